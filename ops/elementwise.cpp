@@ -1,0 +1,104 @@
+#include <tapehead/core/parallel.h>
+#include <tapehead/core/record.h>
+#include <tapehead/ops/arithmetic.h>
+#include <tapehead/ops/elementwise.h>
+#include <tapehead/ops/kernels/maps.h>
+#include <tapehead/ops/masking.h>
+
+#include <numbers>
+
+namespace tapehead {
+namespace {
+
+template <class T>
+using Map = void (*)(std::span<const T>, std::span<T>);
+
+template <class T>
+Array<T> mapped(const Var<T>& x, Map<T> map) {
+  auto y = Array<T>::uninitialized(x.shape());
+  const std::span<const T> in = x.value().values();
+  const std::span<T> out = y.mutable_values();
+  parallel_for(x.size(), elementwise_grain / 4, [&](Index begin, Index end) {
+    const auto first = static_cast<std::size_t>(begin), count = static_cast<std::size_t>(end - begin);
+    map(in.subspan(first, count), out.subspan(first, count));
+  });
+  return y;
+}
+
+template <class T>
+Var<T> gelu_slope(const Var<T>& x, Gelu kind) {
+  if (!is_recording(x)) {
+    return mapped(x, Map<T>(kind == Gelu::exact ? kernels::gelu_slope<T> : kernels::gelu_tanh_slope<T>));
+  }
+  constexpr double root_2_over_pi = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
+  // Beyond 40 the slope is that of the distribution alone; x times a density of 0 is NaN when x is infinite.
+  const Var<T> near = masked_fill(x, positive((1600.0 - x * x).value()), 0);
+  const Var<T> x2 = near * near;
+  if (kind == Gelu::exact) {
+    const Var<T> distribution = erf(x / std::numbers::sqrt2) * 0.5 + 0.5;
+    return distribution + near * exp(x2 * -0.5) * (root_2_over_pi / 2);
+  }
+  constexpr double cubic = 0.044715;
+  const Var<T> t = tanh(x * (x2 * cubic + 1.0) * root_2_over_pi);
+  const Var<T> du = (x2 * (3 * cubic) + 1.0) * root_2_over_pi;
+  return t * 0.5 + 0.5 + near * (1.0 - t * t) * du * 0.5;
+}
+
+}  // namespace
+
+template <std::floating_point T>
+Var<T> exp(const Var<T>& x) {
+  return record("exp", mapped(x, Map<T>(kernels::exp)),
+                edge(x, [](const Var<T>& y, const Var<T>& dy) { return dy * y; }));
+}
+
+template <std::floating_point T>
+Var<T> log(const Var<T>& x) {
+  return record("log", mapped(x, Map<T>(kernels::log)), edge(x, [x](const Var<T>& dy) { return dy / x; }));
+}
+
+template <std::floating_point T>
+Var<T> sqrt(const Var<T>& x) {
+  return record("sqrt", mapped(x, Map<T>(kernels::sqrt)),
+                edge(x, [](const Var<T>& y, const Var<T>& dy) { return dy / y * 0.5; }));
+}
+
+template <std::floating_point T>
+Var<T> tanh(const Var<T>& x) {
+  return record("tanh", mapped(x, Map<T>(kernels::tanh)),
+                edge(x, [](const Var<T>& y, const Var<T>& dy) { return dy * (1.0 - y * y); }));
+}
+
+template <std::floating_point T>
+Var<T> erf(const Var<T>& x) {
+  return record("erf", mapped(x, Map<T>(kernels::erf)), edge(x, [x](const Var<T>& dy) {
+                  return dy * exp(-(x * x)) * (2 * std::numbers::inv_sqrtpi);
+                }));
+}
+
+template <std::floating_point T>
+Var<T> relu(const Var<T>& x) {
+  return record("relu", mapped(x, Map<T>(kernels::relu)), edge(x, [](const Var<T>& y, const Var<T>& dy) {
+                  return masked_fill(dy, positive(y.value()), 0);
+                }));
+}
+
+template <std::floating_point T>
+Var<T> gelu(const Var<T>& x, Gelu kind) {
+  return record("gelu", mapped(x, Map<T>(kind == Gelu::exact ? kernels::gelu<T> : kernels::gelu_tanh<T>)),
+                edge(x, [x, kind](const Var<T>& dy) { return dy * gelu_slope(x, kind); }));
+}
+
+#define TAPEHEAD_INSTANTIATE(T)        \
+  template Var<T> exp(const Var<T>&);  \
+  template Var<T> log(const Var<T>&);  \
+  template Var<T> sqrt(const Var<T>&); \
+  template Var<T> tanh(const Var<T>&); \
+  template Var<T> erf(const Var<T>&);  \
+  template Var<T> relu(const Var<T>&); \
+  template Var<T> gelu(const Var<T>&, Gelu);
+TAPEHEAD_INSTANTIATE(float)
+TAPEHEAD_INSTANTIATE(double)
+#undef TAPEHEAD_INSTANTIATE
+
+}  // namespace tapehead

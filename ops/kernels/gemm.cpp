@@ -1,0 +1,81 @@
+#include <tapehead/core/errors.h>
+#include <tapehead/core/parallel.h>
+#include <tapehead/ops/kernels/gemm.h>
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+namespace tapehead::kernels {
+namespace {
+
+// Our threads share out blocks of C; inside a block the library must neither start threads nor let their
+// number decide the order of a sum.
+void use_one_blas_thread() {
+  static const bool once = (openblas_set_num_threads(1), true);
+  static_cast<void>(once);
+}
+
+blasint blas_int(Index i) {
+  if (i > std::numeric_limits<blasint>::max()) {
+    throw DomainError("matmul", "an extent of " + std::to_string(i) + " is beyond the BLAS index type");
+  }
+  return static_cast<blasint>(i);
+}
+
+void cblas_gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, blasint m, blasint n, blasint k, const float* a,
+                blasint lda, const float* b, blasint ldb, float beta, float* c, blasint ldc) {
+  cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, 1.0f, a, lda, b, ldb, beta, c, ldc);
+}
+void cblas_gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, blasint m, blasint n, blasint k, const double* a,
+                blasint lda, const double* b, blasint ldb, double beta, double* c, blasint ldc) {
+  cblas_dgemm(CblasRowMajor, ta, tb, m, n, k, 1.0, a, lda, b, ldb, beta, c, ldc);
+}
+
+template <class T>
+void block(Index m, Index n, Index k, Matrix<T> a, Matrix<T> b, T beta, T* c, Index c_stride) {
+  // The library wants a leading dimension of at least 1 and at least a row, also when there is only one row.
+  auto leading = [](const Matrix<T>& x, Index columns) {
+    return blas_int(std::max({x.stride, columns, Index{1}}));
+  };
+  cblas_gemm(a.transposed ? CblasTrans : CblasNoTrans, b.transposed ? CblasTrans : CblasNoTrans, blas_int(m),
+             blas_int(n), blas_int(k), a.data, leading(a, a.transposed ? m : k), b.data,
+             leading(b, b.transposed ? k : n), beta, c, blas_int(std::max(c_stride, n)));
+}
+
+constexpr Index worth_sharing = Index{1} << 20;  // multiply-adds; about 20 microseconds
+
+// Rows of C to a piece: an eighth, in whole register blocks, but neither so few that packing the other
+// operand again costs more than it brings nor so many that a cache level is left.
+Index piece_of(Index rows) { return std::clamp<Index>((rows / 8 + 15) / 16 * 16, 64, 256); }
+
+}  // namespace
+
+template <class T>
+void gemm(Index m, Index n, Index k, Matrix<T> a, Matrix<T> b, T beta, T* c, Index c_stride) {
+  if (m == 0 || n == 0) return;
+  if (k == 0) {
+    for (Index i = 0; i < m && beta == T{0}; ++i) std::fill_n(c + i * c_stride, n, T{0});
+    return;
+  }
+  use_one_blas_thread();
+  if (m * n < worth_sharing / k) return block(m, n, k, a, b, beta, c, c_stride);
+  if (m >= n) {
+    parallel_for(m, piece_of(m), [&](Index begin, Index end) {
+      const Matrix<T> rows{a.data + begin * (a.transposed ? 1 : a.stride), a.stride, a.transposed};
+      block(end - begin, n, k, rows, b, beta, c + begin * c_stride, c_stride);
+    });
+  } else {
+    parallel_for(n, piece_of(n), [&](Index begin, Index end) {
+      const Matrix<T> columns{b.data + begin * (b.transposed ? b.stride : 1), b.stride, b.transposed};
+      block(m, end - begin, k, a, columns, beta, c + begin, c_stride);
+    });
+  }
+}
+
+template void gemm(Index, Index, Index, Matrix<float>, Matrix<float>, float, float*, Index);
+template void gemm(Index, Index, Index, Matrix<double>, Matrix<double>, double, double*, Index);
+
+}  // namespace tapehead::kernels

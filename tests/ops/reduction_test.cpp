@@ -1,0 +1,217 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <tapehead/core/errors.h>
+#include <tapehead/core/gradient.h>
+#include <tapehead/core/random.h>
+#include <tapehead/ops/arithmetic.h>
+#include <tapehead/ops/reduction.h>
+#include <tapehead/ops/shaping.h>
+
+#include "support/compare.h"
+#include "support/expect_error.h"
+#include "support/threads.h"
+
+namespace tapehead {
+namespace {
+
+using V = Var<double>;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+std::vector<int> axes_of(unsigned mask, int rank) {
+  std::vector<int> axes;
+  for (int i = 0; i < rank; ++i) {
+    if (mask >> i & 1u) axes.push_back(i);
+  }
+  return axes;
+}
+
+Shape with_ones(Shape shape, unsigned mask) {
+  for (int i = 0; i < shape.rank(); ++i) {
+    if (mask >> i & 1u) shape = shape.with(i, 1);
+  }
+  return shape;
+}
+
+// Where element `number` of `from` goes when the axes of the mask are summed.
+Index target_of(Index number, const Shape& from, unsigned mask) {
+  Index target = 0, step = 1;
+  for (int axis = from.rank(); axis-- > 0; number /= from[axis]) {
+    if (mask >> axis & 1u) continue;
+    target += number % from[axis] * step;
+    step *= from[axis];
+  }
+  return target;
+}
+
+struct Sums {
+  Sums(const Array<double>& x, unsigned mask)
+      : shape(with_ones(x.shape(), mask)), total(static_cast<std::size_t>(shape.size())), size(total) {
+    for (Index i = 0; i < x.size(); ++i) {
+      const auto at = static_cast<std::size_t>(target_of(i, x.shape(), mask));
+      total[at] += x.data()[i];
+      size[at] += std::abs(x.data()[i]);
+    }
+  }
+  Shape shape;
+  std::vector<long double> total, size;
+};
+
+// Sums of doubles run in double: n roundings, of which the blocks leave far fewer.
+void expect_sums(const Array<double>& y, const Sums& sums, double divisor, Index n) {
+  for (std::size_t i = 0; i < sums.total.size(); ++i) {
+    const long double expected = sums.total[i] / divisor;
+    ASSERT_LE(
+        std::abs(y.values()[i] - expected),
+        static_cast<long double>(n + 1) * std::numeric_limits<double>::epsilon() * sums.size[i] / divisor);
+  }
+}
+
+TEST(Reduction, EverySubsetOfAxesAgreesWithALoop) {
+  Generator generator(1);
+  for (const Shape& shape : {Shape{2, 3, 4, 5}, Shape{3, 1, 4, 1}, Shape{2, 70, 3, 130}, Shape{7}, Shape{}}) {
+    const V x = generator.normal<double>(shape);
+    for (unsigned mask = 0; mask < 1u << shape.rank(); ++mask) {
+      const std::vector<int> axes = axes_of(mask, shape.rank());
+      SCOPED_TRACE(to_string(shape) + ", mask " + std::to_string(mask));
+      const Sums sums(x.value(), mask);
+      const Index n = shape.size() / sums.shape.size();
+      const V kept = sum(x, axes, Keep::yes), gone = sum(x, axes);
+      ASSERT_EQ(kept.shape(), sums.shape);
+      ASSERT_EQ(gone.rank(), shape.rank() - static_cast<int>(axes.size()));
+      expect_sums(kept.value(), sums, 1, n);
+      EXPECT_SAME_NUMBERS(gone.value().reshape(kept.shape()), kept.value());
+      const V mean_kept = mean(x, axes, Keep::yes);
+      ASSERT_EQ(mean_kept.shape(), sums.shape);
+      expect_sums(mean_kept.value(), sums, static_cast<double>(n), n);
+      EXPECT_SAME_NUMBERS(mean(x, axes), V(mean_kept.value().reshape(gone.shape())));
+      EXPECT_SAME_NUMBERS(sum_over(x.value(), mask), kept.value());
+    }
+  }
+}
+
+TEST(Reduction, AxesCountFromEitherEndInAnyOrder) {
+  const V x = Generator(2).normal<double>({2, 3, 4});
+  EXPECT_SAME_NUMBERS(sum(x, -1), sum(x, 2));
+  EXPECT_SAME_NUMBERS(sum(x, {-1, 0}), sum(x, {0, 2}));
+  EXPECT_SAME_NUMBERS(mean(x, {2, -3}, Keep::yes), mean(x, {0, 2}, Keep::yes));
+  EXPECT_SAME_NUMBERS(sum(x), sum(x, {2, 1, 0}));
+}
+
+TEST(Reduction, OverNoAxisNothingIsSummed) {
+  const V x = Generator(3).normal<double>({2, 3});
+  EXPECT_SAME_NUMBERS(sum(x, std::vector<int>{}), x);
+  EXPECT_SAME_NUMBERS(mean(x, std::vector<int>{}), x);
+}
+
+TEST(Reduction, ASumOfNothingIsZeroAndAMeanOfNothingIsNan) {
+  const V x = Array<double>::zeros({3, 0});
+  EXPECT_EQ(sum(x, 1).value().to_vector(), (std::vector<double>{0, 0, 0}));
+  EXPECT_EQ(sum(x, 0).shape(), Shape({0}));
+  EXPECT_EQ(sum(x).item(), 0);
+  EXPECT_EQ(sum(V(Array<double>::zeros({0, 5})), 0).value().to_vector(), (std::vector<double>(5)));
+  EXPECT_EQ(sum(V(Array<double>::zeros({2, 0, 3})), 1).value().to_vector(), (std::vector<double>(6)));
+  EXPECT_TRUE(std::isnan(mean(x).item()));
+  for (const double m : mean(x, 1).value().to_vector()) EXPECT_TRUE(std::isnan(m));
+  EXPECT_EQ(mean(x, 0).shape(), Shape({0}));
+}
+
+TEST(Reduction, GradientOfASumOrMeanOfNothingIsEmpty) {
+  Tape<double> tape;
+  const V x = tape.input(Array<double>::zeros({3, 0}));
+  EXPECT_EQ(gradient_values(sum(x), x)[0].shape(), Shape({3, 0}));
+  EXPECT_EQ(gradient_values(mean(x), x)[0].shape(), Shape({3, 0}));
+}
+
+// A running sum in float stops at 2^24. Along rows, and down columns, where it takes another loop.
+TEST(Reduction, SumsOfMoreThanTwoToThe24FloatOnesAreExact) {
+  constexpr Index rows = (Index{1} << 24) + (Index{1} << 20);
+  const Var<float> ones = Array<float>::ones({rows, 2});
+  static_assert(2 * rows > Index{1} << 25);
+  EXPECT_EQ(sum(ones).item(), static_cast<float>(2 * rows));
+  EXPECT_EQ(mean(ones).item(), 1);
+  EXPECT_EQ(sum(reshape(ones, {Index{2}, rows}), 1).value()(0), static_cast<float>(rows));
+  EXPECT_EQ(sum(ones, 0).value()(1), static_cast<float>(rows));
+  EXPECT_EQ(mean(ones, 0).value()(0), 1);
+}
+
+// 1e8 in float swallows what is less than 4: single ones within a block of the sum, and the 3 of each later
+// block.
+TEST(Reduction, SmallFloatsAreNotLostBesideALargeOne) {
+  constexpr Index rows = 104 * 256;
+  Array<float> x = Array<float>::zeros({rows, 2});
+  for (Index i = 0; i < rows; ++i) {
+    if (i % 256 == 1) x.set({i, 0}, 3);
+    if (i <= 1000) x.set({i, 1}, 1);
+  }
+  x.set({0, 0}, 1e8f);
+  x.set({0, 1}, 1e8f);
+  const float expected[] = {1e8f + 312, 1e8f + 1000};
+  const Array<float> down = sum(Var<float>(x), 0).value(), along = sum(transpose(Var<float>(x)), 1).value();
+  for (const Index column : {0, 1}) {
+    EXPECT_EQ(down(column), expected[column]);
+    EXPECT_EQ(along(column), expected[column]);
+  }
+}
+
+TEST(Reduction, FollowsIeee) {
+  const V x = Array<double>::of({{1, infinity}, {infinity, -infinity}, {std::nan(""), 1}, {1, 2}});
+  const Array<double> y = sum(x, 1).value();
+  EXPECT_EQ(y(0), infinity);
+  EXPECT_TRUE(std::isnan(y(1)));
+  EXPECT_TRUE(std::isnan(y(2)));
+  EXPECT_EQ(y(3), 3);
+  EXPECT_TRUE(std::isnan(sum(x, 0).value()(0)));
+}
+
+TEST(Reduction, AxesThatAreNotThereOrNamedTwiceAreErrors) {
+  const V x = Array<double>::zeros({2, 3});
+  EXPECT_TRUE(raises<ShapeError>([&] { sum(x, 2); }, {"sum:", "axis 2", "(2, 3)"}));
+  EXPECT_TRUE(raises<ShapeError>([&] { mean(x, {0, -3}); }, {"mean:", "axis -3", "(2, 3)"}));
+  EXPECT_TRUE(raises<ShapeError>([&] { sum(x, {1, -1}); }, {"sum:", "axis -1", "twice", "(2, 3)"}));
+  EXPECT_TRUE(raises<ShapeError>([] { sum(V(Array<double>::scalar(1)), 0); }, {"sum:", "axis 0", "()"}));
+}
+
+TEST(Reduction, GradientIsRepeatedAlongWhatWasSummed) {
+  Tape<double> tape;
+  const V x = tape.input(Generator(4).normal<double>({2, 3, 2}));
+  const V seed = Array<double>::of({10, 20, 30});
+  const auto expected = Array<double>::of({{{10, 10}, {20, 20}, {30, 30}}, {{10, 10}, {20, 20}, {30, 30}}});
+  EXPECT_SAME_NUMBERS(gradient_values(sum(x, {0, 2}), x, seed)[0], expected);
+  const V dmean = gradient_values(mean(x, {0, 2}), x, seed)[0];
+  EXPECT_SAME_NUMBERS(dmean * 4.0, V(expected));
+}
+
+// Reducers of xtensor that keep their axis read past their input inside such an expression.
+TEST(Reduction, AKeptAxisBroadcastsBackInTheSameExpression) {
+  const V x = Array<double>::of({{1, 2, 3}, {10, 20, 60}});
+  EXPECT_SAME_NUMBERS(x - mean(x, 1, Keep::yes), V(Array<double>::of({{-1, 0, 1}, {-20, -10, 30}})));
+  EXPECT_SAME_NUMBERS(x / sum(x, 0, Keep::yes) * 11.0,
+                      V(Array<double>::of({{1, 1, 11 * (3 / 63.0)}, {10, 10, 11 * (60 / 63.0)}})));
+}
+
+TEST(Reduction, SliceOfAPermutationIsSummedByItsOwnAxes) {
+  const V x = Generator(5).normal<double>({4, 3, 5});
+  const V part = slice(permute(x, {2, 0, 1}), {{1, {}, 2}, {{}, {}, -1}, {}});
+  const V copy = Array<double>::from(part.value().to_vector(), part.shape());
+  for (unsigned mask = 0; mask < 8; ++mask)
+    EXPECT_SAME_NUMBERS(sum(part, axes_of(mask, 3)), sum(copy, axes_of(mask, 3)));
+}
+
+TEST(Reduction, LargeSumsAreTheSameBitsOnAnyThreads) {
+  Generator generator(6);
+  const Array<float> x = generator.normal<float>({40, 50, 130});
+  expect_same_bits_on_any_threads([&] {
+    std::vector<Array<float>> results;
+    for (unsigned mask = 0; mask < 8; ++mask) results.push_back(sum_over(x, mask));
+    return results;
+  });
+}
+
+}  // namespace
+}  // namespace tapehead

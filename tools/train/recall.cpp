@@ -1,0 +1,51 @@
+#include <tapehead/nn/tasks.h>
+#include <tapehead/ops/arithmetic.h>
+#include <tapehead/ops/matmul.h>
+#include <tools/train/fit.h>
+#include <tools/train/train.h>
+
+namespace tapehead::tools {
+namespace {
+
+using Model = CausalModel<float>;
+
+// X is what the last layer's attention reads, as queries, as keys and as values: the norm of all that came
+// before.
+PathTable paths_of_last_attention(const Model& model, const RecallTask::Batch& batch) {
+  const AttentionOptions<float> causal{.mask = Mask::causal(0)};
+  Var<float> before = model.embedding(batch.tokens);
+  for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i) before = model.blocks[i](before, causal);
+  const SelfAttentionBlock<float>& last = model.blocks.back();
+
+  Tape<float> tape;
+  const Var<float> x = tape.input(last.attention_norm(before).value(), "X");
+  Var<float> y = before + last.attention(x, causal).output;
+  if (last.feed_forward) y = y + (*last.feed_forward)((*last.feed_forward_norm)(y));
+  const Var<float> loss = answer_loss(projection(model.norm(y), model.w_vocabulary), batch.targets);
+  return path_table("X, what the attention of layer " + std::to_string(model.blocks.size()) + " reads",
+                    gradient_paths(loss, x), gradient_values(loss, x)[0]);
+}
+
+}  // namespace
+
+TrainReport train_recall(const TrainSettings& settings) {
+  const RecallTask task;
+  TransformerSizes sizes;
+  sizes.vocabulary = task.vocabulary();
+  sizes.context = task.length();
+  return train_task<Model>(
+      settings, sizes, {.steps = 1000, .batch = 64, .rate = 1e-3, .decay = 0},
+      [&](const Model& model, Generator& random, Index batch_size) {
+        const RecallTask::Batch batch = task.draw(random, batch_size);
+        return answer_loss(model(batch.tokens), batch.targets);
+      },
+      [&](const Model& model, Generator& random, TrainReport& report) {
+        const RecallTask::Batch batch = task.draw(random, 512);
+        const Var<float> logits = model(batch.tokens);
+        score(report, largest_classes(logits.value()), batch.targets);
+        report.loss = static_cast<double>(answer_loss(logits, batch.targets).item());
+        report.paths = paths_of_last_attention(model, task.draw(random, 64));
+      });
+}
+
+}  // namespace tapehead::tools
