@@ -26,6 +26,16 @@ Var<T> neg(const Var<T>& x);
 // y = x + c            dx = dy
 template <std::floating_point T>
 Var<T> add(const Var<T>& x, double c);
+// y = x - c            dx = dy
+template <std::floating_point T>
+Var<T> sub(const Var<T>& x, double c) {
+  return add(x, -c);
+}
+// y = c - x            dx = -dy
+template <std::floating_point T>
+Var<T> sub(double c, const Var<T>& x) {
+  return add(neg(x), c);
+}
 // y = c x              dx = c dy
 template <std::floating_point T>
 Var<T> mul(const Var<T>& x, double c);
@@ -67,7 +77,7 @@ Var<T> operator+(double c, const Var<T>& x) {
 }
 template <std::floating_point T>
 Var<T> operator-(const Var<T>& x, double c) {
-  return add(x, -c);
+  return sub(x, c);
 }
 template <std::floating_point T>
 Var<T> operator-(double c, const Var<T>& x) {
