@@ -2,8 +2,10 @@
 // All of tapehead but its xtensor adapter, in the order in which it is built up.
 
 #include <tapehead/core/array.h>
+#include <tapehead/core/derivatives.h>
 #include <tapehead/core/errors.h>
 #include <tapehead/core/gradient.h>
+#include <tapehead/core/gradient_check.h>
 #include <tapehead/core/memory.h>
 #include <tapehead/core/parallel.h>
 #include <tapehead/core/paths.h>
@@ -13,6 +15,7 @@
 #include <tapehead/core/tape.h>
 
 #include <tapehead/ops/arithmetic.h>
+#include <tapehead/ops/einsum.h>
 #include <tapehead/ops/elementwise.h>
 #include <tapehead/ops/indexing.h>
 #include <tapehead/ops/loss.h>
@@ -20,6 +23,7 @@
 #include <tapehead/ops/matmul.h>
 #include <tapehead/ops/norm.h>
 #include <tapehead/ops/reduction.h>
+#include <tapehead/ops/rope.h>
 #include <tapehead/ops/shaping.h>
 #include <tapehead/ops/softmax.h>
 

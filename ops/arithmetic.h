@@ -1,5 +1,5 @@
 #pragma once
-// Sums, differences, products and quotients, of broadcastable operands and with numbers.
+// Sums, differences, products, quotients, powers and extremes, of broadcastable operands and with numbers.
 
 #include <tapehead/core/var.h>
 
@@ -45,6 +45,27 @@ Var<T> div(const Var<T>& x, double c);
 // y = c / x            dx = -dy y / x
 template <std::floating_point T>
 Var<T> div(double c, const Var<T>& x);
+
+// y = x^c              dx = dy c x^(c - 1), 0 for c = 0
+template <std::floating_point T>
+Var<T> pow(const Var<T>& x, double c);
+// y = a^b              da = dy b a^(b - 1)      db = dy y log a
+// da is 0 where b is 0, also at a = 0; db is 0 where a is 0 and b is not negative. A negative a has a power
+// when b is an integer, and then a da; its db is NaN.
+template <std::floating_point T>
+Var<T> pow(const Var<T>& a, const Var<T>& b);
+
+// y = max(a, b)        da = dy where a > b, dy / 2 where they are equal, 0 elsewhere; db likewise
+// A NaN on either side gives NaN, and dy to both.
+template <std::floating_point T>
+Var<T> maximum(const Var<T>& a, const Var<T>& b);
+// y = min(a, b)        da = dy where a < b, dy / 2 where they are equal, 0 elsewhere; db likewise
+template <std::floating_point T>
+Var<T> minimum(const Var<T>& a, const Var<T>& b);
+// y = min(max(x, low), high)     dx = dy where low <= x <= high, 0 elsewhere
+// Either bound may be infinite; NaN stays NaN. Throws DomainError unless low <= high.
+template <std::floating_point T>
+Var<T> clamp(const Var<T>& x, double low, double high);
 
 template <std::floating_point T>
 Var<T> operator+(const Var<T>& a, const Var<T>& b) {

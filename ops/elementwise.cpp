@@ -5,6 +5,7 @@
 #include <tapehead/ops/kernels/maps.h>
 #include <tapehead/ops/masking.h>
 
+#include <limits>
 #include <numbers>
 
 namespace tapehead {
@@ -44,6 +45,15 @@ Var<T> gelu_slope(const Var<T>& x, Gelu kind) {
   return t * 0.5 + 0.5 + near * (1.0 - t * t) * du * 0.5;
 }
 
+template <class T>
+Var<T> silu_slope(const Var<T>& x) {
+  if (!is_recording(x)) return mapped(x, Map<T>(kernels::silu_slope));
+  // x times a sigmoid of 0 is NaN when x is infinite.
+  const Array<bool> finite =
+      positive((std::numeric_limits<T>::max() - Var<T>(mapped(x, Map<T>(kernels::abs)))).value());
+  return sigmoid(x) * (masked_fill(x, finite, 0) * sigmoid(-x) + 1.0);
+}
+
 }  // namespace
 
 template <std::floating_point T>
@@ -61,6 +71,42 @@ template <std::floating_point T>
 Var<T> sqrt(const Var<T>& x) {
   return record("sqrt", mapped(x, Map<T>(kernels::sqrt)),
                 edge(x, [](const Var<T>& y, const Var<T>& dy) { return dy / y * 0.5; }));
+}
+
+template <std::floating_point T>
+Var<T> rsqrt(const Var<T>& x) {
+  return record("rsqrt", mapped(x, Map<T>(kernels::rsqrt)),
+                edge(x, [](const Var<T>& y, const Var<T>& dy) { return dy * (y * y * y) * -0.5; }));
+}
+
+template <std::floating_point T>
+Var<T> reciprocal(const Var<T>& x) {
+  return record("reciprocal", mapped(x, Map<T>(kernels::reciprocal)),
+                edge(x, [](const Var<T>& y, const Var<T>& dy) { return -(dy * square(y)); }));
+}
+
+template <std::floating_point T>
+Var<T> square(const Var<T>& x) {
+  return record("square", mapped(x, Map<T>(kernels::square)),
+                edge(x, [x](const Var<T>& dy) { return dy * x * 2.0; }));
+}
+
+template <std::floating_point T>
+Var<T> abs(const Var<T>& x) {
+  return record("abs", mapped(x, Map<T>(kernels::abs)),
+                edge(x, [x](const Var<T>& dy) { return dy * Var<T>(mapped(x, Map<T>(kernels::sign))); }));
+}
+
+template <std::floating_point T>
+Var<T> sin(const Var<T>& x) {
+  return record("sin", mapped(x, Map<T>(kernels::sin)),
+                edge(x, [x](const Var<T>& dy) { return dy * cos(x); }));
+}
+
+template <std::floating_point T>
+Var<T> cos(const Var<T>& x) {
+  return record("cos", mapped(x, Map<T>(kernels::cos)),
+                edge(x, [x](const Var<T>& dy) { return -(dy * sin(x)); }));
 }
 
 template <std::floating_point T>
@@ -84,18 +130,45 @@ Var<T> relu(const Var<T>& x) {
 }
 
 template <std::floating_point T>
+Var<T> sigmoid(const Var<T>& x) {
+  return record("sigmoid", mapped(x, Map<T>(kernels::sigmoid)),
+                edge(x, [](const Var<T>& y, const Var<T>& dy) { return dy * (y * (1.0 - y)); }));
+}
+
+template <std::floating_point T>
+Var<T> softplus(const Var<T>& x) {
+  return record("softplus", mapped(x, Map<T>(kernels::softplus)),
+                edge(x, [x](const Var<T>& dy) { return dy * sigmoid(x); }));
+}
+
+template <std::floating_point T>
+Var<T> silu(const Var<T>& x) {
+  return record("silu", mapped(x, Map<T>(kernels::silu)),
+                edge(x, [x](const Var<T>& dy) { return dy * silu_slope(x); }));
+}
+
+template <std::floating_point T>
 Var<T> gelu(const Var<T>& x, Gelu kind) {
   return record("gelu", mapped(x, Map<T>(kind == Gelu::exact ? kernels::gelu<T> : kernels::gelu_tanh<T>)),
                 edge(x, [x, kind](const Var<T>& dy) { return dy * gelu_slope(x, kind); }));
 }
 
-#define TAPEHEAD_INSTANTIATE(T)        \
-  template Var<T> exp(const Var<T>&);  \
-  template Var<T> log(const Var<T>&);  \
-  template Var<T> sqrt(const Var<T>&); \
-  template Var<T> tanh(const Var<T>&); \
-  template Var<T> erf(const Var<T>&);  \
-  template Var<T> relu(const Var<T>&); \
+#define TAPEHEAD_INSTANTIATE(T)              \
+  template Var<T> exp(const Var<T>&);        \
+  template Var<T> log(const Var<T>&);        \
+  template Var<T> sqrt(const Var<T>&);       \
+  template Var<T> rsqrt(const Var<T>&);      \
+  template Var<T> reciprocal(const Var<T>&); \
+  template Var<T> square(const Var<T>&);     \
+  template Var<T> abs(const Var<T>&);        \
+  template Var<T> sin(const Var<T>&);        \
+  template Var<T> cos(const Var<T>&);        \
+  template Var<T> tanh(const Var<T>&);       \
+  template Var<T> erf(const Var<T>&);        \
+  template Var<T> relu(const Var<T>&);       \
+  template Var<T> sigmoid(const Var<T>&);    \
+  template Var<T> softplus(const Var<T>&);   \
+  template Var<T> silu(const Var<T>&);       \
   template Var<T> gelu(const Var<T>&, Gelu);
 TAPEHEAD_INSTANTIATE(float)
 TAPEHEAD_INSTANTIATE(double)

@@ -1,12 +1,16 @@
 #include <tapehead/core/errors.h>
 #include <tapehead/core/record.h>
 #include <tapehead/ops/arithmetic.h>
+#include <tapehead/ops/elementwise.h>
 #include <tapehead/ops/kernels/rows.h>
 #include <tapehead/ops/loss.h>
 #include <tapehead/ops/masking.h>
 #include <tapehead/ops/reduction.h>
 #include <tapehead/ops/shaping.h>
 #include <tapehead/ops/softmax.h>
+
+#include <algorithm>
+#include <vector>
 
 namespace tapehead {
 namespace {
@@ -68,15 +72,35 @@ Var<T> row_losses(const Var<T>& x, const Targets<T>& targets) {
                 }));
 }
 
+// x with the axis behind the others.
+template <class T>
+Var<T> with_last(const Var<T>& x, int axis) {
+  if (axis == x.rank() - 1) return x;
+  std::vector<int> order;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (i != axis) order.push_back(i);
+  }
+  order.push_back(axis);
+  return permute(x, std::span<const int>(order));
+}
+
 }  // namespace
 
 template <std::floating_point T>
 Var<T> cross_entropy(const Var<T>& x, const Array<Index>& targets, const CrossEntropyOptions<T>& options) {
-  if (x.rank() < 1 || x.shape().first(x.rank() - 1) != targets.shape()) {
+  if (x.rank() < 1) {
     throw ShapeError("cross_entropy", "needs logits (I..., C) and targets (I...)",
                      {{"x", x.shape()}, {"targets", targets.shape()}});
   }
-  const Index classes = x.dim(-1);
+  const int axis = axis_of("cross_entropy", x.shape(), options.axis);
+  if (x.shape().without(axis) != targets.shape()) {
+    throw ShapeError("cross_entropy",
+                     axis == x.rank() - 1
+                         ? "needs logits (I..., C) and targets (I...)"
+                         : "needs targets of the axes of x beside axis " + std::to_string(options.axis),
+                     {{"x", x.shape()}, {"targets", targets.shape()}});
+  }
+  const Index classes = x.dim(axis);
   if (options.weights.defined() && options.weights.shape() != Shape{classes}) {
     throw ShapeError("cross_entropy", "needs a weight for each class",
                      {{"x", x.shape()}, {"weights", options.weights.shape()}});
@@ -100,13 +124,60 @@ Var<T> cross_entropy(const Var<T>& x, const Array<Index>& targets, const CrossEn
   if (options.reduction == Reduction::mean && total_weight == 0) {
     throw DomainError("cross_entropy", "the mean is over nothing: no target has weight");
   }
-  const Var<T> losses = row_losses(x, kept);
+  const Var<T> losses = row_losses(with_last(x, axis), kept);
   if (options.reduction == Reduction::none) return losses;
   const Var<T> total = sum(losses);
   if (options.reduction == Reduction::sum) return total;
   return total / total_weight;
 }
 
+namespace {
+
+template <class T>
+Var<T> reduced(const Var<T>& losses, Reduction reduction) {
+  switch (reduction) {
+    case Reduction::mean:
+      return mean(losses);
+    case Reduction::sum:
+      return sum(losses);
+    case Reduction::none:
+      break;
+  }
+  return losses;
+}
+
+template <class T>
+void require_same_shapes(std::string_view op, std::string_view name_a, const Var<T>& a,
+                         std::string_view name_b, const Var<T>& b) {
+  if (a.shape() != b.shape()) {
+    throw ShapeError(op, "shapes differ", {{name_a, a.shape()}, {name_b, b.shape()}});
+  }
+}
+
+}  // namespace
+
+template <std::floating_point T>
+Var<T> mse(const Var<T>& x, const Var<T>& target, Reduction reduction) {
+  require_same_shapes("mse", "x", x, "target", target);
+  return reduced(square(x - target), reduction);
+}
+
+template <std::floating_point T>
+Var<T> kl_div(const Var<T>& log_q, const Var<T>& p, Reduction reduction, int axis) {
+  require_same_shapes("kl_div", "log_q", log_q, "p", p);
+  axis = axis_of("kl_div", p.shape(), axis);
+  // Selected away before the logarithm: what has no probability adds nothing, whatever log_q says of it.
+  auto counts = Array<bool>::uninitialized(p.shape());
+  std::transform(p.value().values().begin(), p.value().values().end(), counts.mutable_values().begin(),
+                 [](T one) { return one != 0; });
+  const Var<T> logarithms = log(masked_fill(p, counts, 1)) - masked_fill(log_q, counts, 0);
+  return reduced(sum(p * logarithms, axis), reduction);
+}
+
+template Var<float> mse(const Var<float>&, const Var<float>&, Reduction);
+template Var<double> mse(const Var<double>&, const Var<double>&, Reduction);
+template Var<float> kl_div(const Var<float>&, const Var<float>&, Reduction, int);
+template Var<double> kl_div(const Var<double>&, const Var<double>&, Reduction, int);
 template Var<float> cross_entropy(const Var<float>&, const Array<Index>&, const CrossEntropyOptions<float>&);
 template Var<double> cross_entropy(const Var<double>&, const Array<Index>&,
                                    const CrossEntropyOptions<double>&);

@@ -13,4 +13,13 @@ namespace tapehead {
 template <std::floating_point T>
 Var<T> layer_norm(const Var<T>& x, const Var<T>& gain, const Var<T>& bias, double eps = 1e-5);
 
+// u = x / sqrt(mean(x^2) + eps), over the trailing axes that gain has        y = u gain
+// du = dy gain      dx = (du - u mean(du u)) / sqrt(mean(x^2) + eps)
+// dgain = sum of dy u over the leading axes
+// x (..., N)   gain (N), or several trailing axes.
+// Zhang and Sennrich, "Root mean square layer normalization", 2019.
+// Throws ShapeError when gain has not the trailing axes of x.
+template <std::floating_point T>
+Var<T> rms_norm(const Var<T>& x, const Var<T>& gain, double eps = 1e-6);
+
 }  // namespace tapehead

@@ -1,5 +1,5 @@
 #pragma once
-// Sums and means over any axes.
+// Sums, means, products and extremes over any axes.
 
 #include <initializer_list>
 #include <vector>
@@ -35,6 +35,46 @@ template <std::floating_point T>
 Var<T> mean(const Var<T>& x, const Axes& axes, Keep keep = Keep::no);
 template <std::floating_point T>
 Var<T> mean(const Var<T>& x);
+
+// y = sum (x - mean)^2 / (n - correction), n the number of elements over the axes
+// dx = dy 2 (x - mean) / (n - correction)
+// The correction is 0, or 1 for the estimate from a sample. NaN when n <= correction. Throws DomainError for
+// another correction.
+template <std::floating_point T>
+Var<T> var(const Var<T>& x, const Axes& axes, Keep keep = Keep::no, int correction = 0);
+template <std::floating_point T>
+Var<T> var(const Var<T>& x);
+
+// y = the largest over the axes         dx = dy / count at each of the `count` that are it, 0 elsewhere
+// A NaN gives NaN, and NaN as the gradients of what it was compared with. Throws ShapeError over no element.
+template <std::floating_point T>
+Var<T> amax(const Var<T>& x, const Axes& axes, Keep keep = Keep::no);
+template <std::floating_point T>
+Var<T> amax(const Var<T>& x);
+// y = the smallest over the axes        dx, NaN and errors as amax has them
+template <std::floating_point T>
+Var<T> amin(const Var<T>& x, const Axes& axes, Keep keep = Keep::no);
+template <std::floating_point T>
+Var<T> amin(const Var<T>& x);
+
+// y = product over the axes             dx_i = dy times the product of all but x_i
+// Formed without a division, so it is right with any number of zeros, at every order. Over no element: 1.
+template <std::floating_point T>
+Var<T> prod(const Var<T>& x, const Axes& axes, Keep keep = Keep::no);
+template <std::floating_point T>
+Var<T> prod(const Var<T>& x);
+
+// y = m + log sum exp(x - m), m the largest over the axes          dx = dy exp(x - y)
+// Minus infinities alone, or no element, give minus infinity; a plus infinity gives plus infinity. Where y is
+// infinite, its elements of the same sign have gradient NaN.
+template <std::floating_point T>
+Var<T> logsumexp(const Var<T>& x, const Axes& axes, Keep keep = Keep::no);
+template <std::floating_point T>
+Var<T> logsumexp(const Var<T>& x);
+
+// y_i = x_0 + ... + x_i along the axis          dx_i = dy_i + dy_(i+1) + ... to the end
+template <std::floating_point T>
+Var<T> cumsum(const Var<T>& x, int axis);
 
 // x summed over the axes whose bit is set, which stay with extent 1; plain values.
 template <std::floating_point T>

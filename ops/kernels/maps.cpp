@@ -53,11 +53,11 @@ T one_gelu_slope(T x) {
 }
 template <class T>
 T one_gelu_tanh(T x) {
-  return std::isinf(x) ? std::max(x, T{0}) : x * (1 + tanh_of_cubic(x)) / 2;
+  return std::isinf(x) ? std::max(x, T{0}) : x * ((1 + tanh_of_cubic(x)) / 2);
 }
 template <class T>
 T one_gelu_tanh_slope(T x) {
-  if (std::isinf(x)) return T(x > 0);
+  if (std::abs(x) > 40) return T(x > 0);  // where 1 - t^2 is 0 and du may be infinite
   const T t = tanh_of_cubic(x);
   const T du = std::numbers::sqrt2_v<T> * std::numbers::inv_sqrtpi_v<T> * (1 + 3 * gelu_cubic<T> * x * x);
   return (1 + t) / 2 + x * (1 - t * t) / 2 * du;
@@ -65,6 +65,30 @@ T one_gelu_tanh_slope(T x) {
 template <class T>
 T one_relu(T x) {
   return x > T{0} || x != x ? x : T{0};  // NaN stays NaN
+}
+
+template <class T>
+T sign_of(T x) {
+  return T(x > T{0}) - T(x < T{0});
+}
+
+// Only exponentials of what is negative: none overflows, and small results keep their digits.
+template <class T>
+T one_sigmoid(T x) {
+  const T e = std::exp(-std::abs(x));
+  return (x >= T{0} ? T{1} : e) / (T{1} + e);
+}
+template <class T>
+T one_softplus(T x) {
+  return std::max(x, T{0}) + std::log1p(std::exp(-std::abs(x)));
+}
+template <class T>
+T one_silu(T x) {
+  return std::isinf(x) ? std::max(x, T{0}) : x * one_sigmoid(x);
+}
+template <class T>
+T one_silu_slope(T x) {
+  return std::isinf(x) ? T(x > 0) : one_sigmoid(x) * (1 + x * one_sigmoid(-x));
 }
 
 }  // namespace
@@ -82,9 +106,20 @@ TAPEHEAD_MAP(negate, -x)
 TAPEHEAD_MAP(exp, xt::exp(x))
 TAPEHEAD_MAP(log, xt::log(x))
 TAPEHEAD_MAP(sqrt, xt::sqrt(x))
+TAPEHEAD_MAP(rsqrt, T{1} / xt::sqrt(x))
+TAPEHEAD_MAP(reciprocal, T{1} / x)
+TAPEHEAD_MAP(square, x* x)
+TAPEHEAD_MAP(abs, xt::abs(x))
+TAPEHEAD_MAP(sign, xt::make_lambda_xfunction([](T v) { return sign_of(v); }, x))
+TAPEHEAD_MAP(sin, xt::sin(x))
+TAPEHEAD_MAP(cos, xt::cos(x))
 TAPEHEAD_MAP(tanh, xt::tanh(x))
 TAPEHEAD_MAP(erf, xt::erf(x))
 TAPEHEAD_MAP(relu, xt::make_lambda_xfunction([](T v) { return one_relu(v); }, x))
+TAPEHEAD_MAP(sigmoid, xt::make_lambda_xfunction([](T v) { return one_sigmoid(v); }, x))
+TAPEHEAD_MAP(softplus, xt::make_lambda_xfunction([](T v) { return one_softplus(v); }, x))
+TAPEHEAD_MAP(silu, xt::make_lambda_xfunction([](T v) { return one_silu(v); }, x))
+TAPEHEAD_MAP(silu_slope, xt::make_lambda_xfunction([](T v) { return one_silu_slope(v); }, x))
 TAPEHEAD_MAP(gelu, xt::make_lambda_xfunction([](T v) { return one_gelu(v); }, x))
 TAPEHEAD_MAP(gelu_slope, xt::make_lambda_xfunction([](T v) { return one_gelu_slope(v); }, x))
 TAPEHEAD_MAP(gelu_tanh, xt::make_lambda_xfunction([](T v) { return one_gelu_tanh(v); }, x))

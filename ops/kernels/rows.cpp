@@ -73,11 +73,33 @@ struct Moments {
 };
 
 template <class T>
-Moments moments(const T* x, Index n, double eps) {
-  const double mean = row_sum(x, n) / static_cast<double>(n);
+double squares_about(double mean, const T* x, Index n) {
   double squares = 0;
   for (Index i = 0; i < n; ++i) squares += (x[i] - mean) * (x[i] - mean);
-  return {mean, 1 / std::sqrt(squares / static_cast<double>(n) + eps)};
+  return squares;
+}
+
+// What a normalisation subtracts before it scales.
+enum class Centre { mean, zero };
+
+template <Centre centre, class T>
+Moments moments(const T* x, Index n, double eps) {
+  const double mean = centre == Centre::mean ? row_sum(x, n) / static_cast<double>(n) : 0;
+  return {mean, 1 / std::sqrt(squares_about(mean, x, n) / static_cast<double>(n) + eps)};
+}
+
+template <Centre centre, class T>
+void normalise(const T* x, const T* gain, const T* bias, double eps, Index rows, Index n, T* y) {
+  for_rows(rows, n, [&](Index row) {
+    const T* in = x + row * n;
+    T* out = y + row * n;
+    const auto [mean, scale] = moments<centre>(in, n, eps);
+    for (Index i = 0; i < n; ++i) {
+      T value = static_cast<T>((in[i] - mean) * scale);
+      if (gain) value *= gain[i];
+      out[i] = bias ? value + bias[i] : value;
+    }
+  });
 }
 
 }  // namespace
@@ -92,6 +114,70 @@ void sum(const T* x, Index outer, Index n, Index inner, T* y) {
   for_rows(outer * tiles, n * tile, [&](Index number) {
     const Index o = number / tiles, first = number % tiles * tile;
     column_sums(x + o * n * inner + first, n, inner, std::min(tile, inner - first), y + o * inner + first);
+  });
+}
+
+template <class T>
+void cumsum(const T* x, Index outer, Index n, Index inner, bool backwards, T* y) {
+  const Index tiles = (inner + tile - 1) / tile;
+  for_rows(outer * tiles, n * std::min(inner, tile), [&](Index number) {
+    const Index first = number % tiles * tile, columns = std::min(tile, inner - first);
+    const Index corner = number / tiles * n * inner + first;
+    double total[tile] = {};
+    for (Index i = 0; i < n; ++i) {
+      const Index at = corner + (backwards ? n - 1 - i : i) * inner;
+      for (Index c = 0; c < columns; ++c) y[at + c] = static_cast<T>(total[c] += x[at + c]);
+    }
+  });
+}
+
+template <class T>
+void variance(const T* x, Index rows, Index n, double divisor, T* y) {
+  for_rows(rows, n, [&](Index row) {
+    const T* in = x + row * n;
+    y[row] = static_cast<T>(squares_about(row_sum(in, n) / static_cast<double>(n), in, n) / divisor);
+  });
+}
+
+namespace {
+
+// The first element that `before` puts ahead of the others; NaN is ahead of all.
+template <class T, class Before>
+void first_of_rows(const T* x, Index rows, Index n, T* y, Before before) {
+  for_rows(rows, n, [&](Index row) {
+    const T* in = x + row * n;
+    T best = in[0];
+    for (Index i = 1; i < n; ++i) best = before(in[i], best) || in[i] != in[i] ? in[i] : best;
+    y[row] = best;
+  });
+}
+
+}  // namespace
+
+template <class T>
+void largest(const T* x, Index rows, Index n, T* y) {
+  first_of_rows(x, rows, n, y, [](T a, T b) { return a > b; });
+}
+template <class T>
+void smallest(const T* x, Index rows, Index n, T* y) {
+  first_of_rows(x, rows, n, y, [](T a, T b) { return a < b; });
+}
+
+template <class T>
+void product(const T* x, Index rows, Index n, T* y) {
+  for_rows(rows, n, [&](Index row) {
+    double total = 1;
+    for (Index i = 0; i < n; ++i) total *= x[row * n + i];
+    y[row] = static_cast<T>(total);
+  });
+}
+
+template <class T>
+void logsumexp(const T* x, Index rows, Index n, T* y) {
+  for_rows(rows, n, [&](Index row) {
+    const T maximum = row_maximum(x + row * n, n);
+    const T shift = std::isinf(maximum) ? T{0} : maximum;  // inf - inf would be NaN
+    y[row] = shift + log_sum_exp(x + row * n, n, shift);
   });
 }
 
@@ -138,16 +224,12 @@ void log_softmax_vjp(const T* y, const T* dy, Index rows, Index n, T* ds) {
 
 template <class T>
 void layer_norm(const T* x, const T* gain, const T* bias, double eps, Index rows, Index n, T* y) {
-  for_rows(rows, n, [&](Index row) {
-    const T* in = x + row * n;
-    T* out = y + row * n;
-    const auto [mean, scale] = moments(in, n, eps);
-    for (Index i = 0; i < n; ++i) {
-      T value = static_cast<T>((in[i] - mean) * scale);
-      if (gain) value *= gain[i];
-      out[i] = bias ? value + bias[i] : value;
-    }
-  });
+  normalise<Centre::mean>(x, gain, bias, eps, rows, n, y);
+}
+
+template <class T>
+void rms_norm(const T* x, const T* gain, double eps, Index rows, Index n, T* y) {
+  normalise<Centre::zero>(x, gain, static_cast<const T*>(nullptr), eps, rows, n, y);
 }
 
 namespace {
@@ -158,18 +240,21 @@ constexpr Index rows_per_piece = 128;
 
 Index layer_norm_pieces(Index rows) { return (rows + rows_per_piece - 1) / rows_per_piece; }
 
+namespace {
+
 // With u = (x - mean) / deviation and du = dy gain:
 //   dx = (du - mean(du) - u mean(du u)) / deviation      dgain = sum of dy u      dbias = sum of dy
-template <class T>
-void layer_norm_vjp(const T* x, const T* gain, const T* dy, double eps, Index rows, Index n, T* dx, T* dgain,
-                    T* dbias, double* partial) {
+// Without a mean that is subtracted there is no mean(du).
+template <Centre centre, class T>
+void normalise_vjp(const T* x, const T* gain, const T* dy, double eps, Index rows, Index n, T* dx, T* dgain,
+                   T* dbias, double* partial) {
   parallel_for(rows, rows_per_piece, [&](Index begin, Index end) {
     double* sum_dyu = partial + begin / rows_per_piece * 2 * n;
     double* sum_dy = sum_dyu + n;
     std::fill_n(sum_dyu, 2 * n, 0.0);
     for (Index row = begin; row < end; ++row) {
       const T *in = x + row * n, *up = dy + row * n;
-      const auto [mean, scale] = moments(in, n, eps);
+      const auto [mean, scale] = moments<centre>(in, n, eps);
       double mean_du = 0, mean_duu = 0;
       for (Index i = 0; i < n; ++i) {
         const double u = (in[i] - mean) * scale;
@@ -180,7 +265,7 @@ void layer_norm_vjp(const T* x, const T* gain, const T* dy, double eps, Index ro
         sum_dy[i] += up[i];
       }
       if (!dx) continue;
-      mean_du /= static_cast<double>(n);
+      mean_du = centre == Centre::mean ? mean_du / static_cast<double>(n) : 0;
       mean_duu /= static_cast<double>(n);
       for (Index i = 0; i < n; ++i) {
         const double u = (in[i] - mean) * scale;
@@ -198,6 +283,20 @@ void layer_norm_vjp(const T* x, const T* gain, const T* dy, double eps, Index ro
     if (dgain) dgain[i] = static_cast<T>(total_dyu);
     if (dbias) dbias[i] = static_cast<T>(total_dy);
   }
+}
+
+}  // namespace
+
+template <class T>
+void layer_norm_vjp(const T* x, const T* gain, const T* dy, double eps, Index rows, Index n, T* dx, T* dgain,
+                    T* dbias, double* partial) {
+  normalise_vjp<Centre::mean>(x, gain, dy, eps, rows, n, dx, dgain, dbias, partial);
+}
+
+template <class T>
+void rms_norm_vjp(const T* x, const T* gain, const T* dy, double eps, Index rows, Index n, T* dx, T* dgain,
+                  double* partial) {
+  normalise_vjp<Centre::zero>(x, gain, dy, eps, rows, n, dx, dgain, static_cast<T*>(nullptr), partial);
 }
 
 namespace {
@@ -263,6 +362,14 @@ void cross_entropy_vjp(const T* x, const CrossEntropyRows<T>& rows, const T* dlo
 
 #define TAPEHEAD_INSTANTIATE(T)                                                                          \
   template void sum(const T*, Index, Index, Index, T*);                                                  \
+  template void cumsum(const T*, Index, Index, Index, bool, T*);                                         \
+  template void variance(const T*, Index, Index, double, T*);                                            \
+  template void largest(const T*, Index, Index, T*);                                                     \
+  template void smallest(const T*, Index, Index, T*);                                                    \
+  template void product(const T*, Index, Index, T*);                                                     \
+  template void logsumexp(const T*, Index, Index, T*);                                                   \
+  template void rms_norm(const T*, const T*, double, Index, Index, T*);                                  \
+  template void rms_norm_vjp(const T*, const T*, const T*, double, Index, Index, T*, T*, double*);       \
   template void softmax(const T*, Index, Index, T*);                                                     \
   template void softmax_vjp(const T*, const T*, Index, Index, T*);                                       \
   template void log_softmax(const T*, Index, Index, T*);                                                 \

@@ -12,6 +12,22 @@ namespace tapehead::kernels {
 template <class T>
 void sum(const T* x, Index outer, Index n, Index inner, T* y);
 
+// y (outer, n, inner) = running sums over n of x, from the first on, or backwards from the last
+template <class T>
+void cumsum(const T* x, Index outer, Index n, Index inner, bool backwards, T* y);
+
+// Rows of n, a number each; products run in double, too.
+template <class T>
+void variance(const T* x, Index rows, Index n, double divisor, T* y);  // sum (x - mean)^2 / divisor
+template <class T>
+void largest(const T* x, Index rows, Index n, T* y);  // NaN when the row holds one; n >= 1
+template <class T>
+void smallest(const T* x, Index rows, Index n, T* y);
+template <class T>
+void product(const T* x, Index rows, Index n, T* y);
+template <class T>
+void logsumexp(const T* x, Index rows, Index n, T* y);  // minus infinity for n = 0
+
 // Rows of n:  P = exp(S - m) / sum exp(S - m), m the row's maximum
 template <class T>
 void softmax(const T* s, Index rows, Index n, T* p);
@@ -33,6 +49,14 @@ template <class T>
 void layer_norm_vjp(const T* x, const T* gain, const T* dy, double eps, Index rows, Index n, T* dx, T* dgain,
                     T* dbias, double* partial);
 Index layer_norm_pieces(Index rows);
+
+// Y = X / sqrt(mean of X^2 + eps) * gain
+template <class T>
+void rms_norm(const T* x, const T* gain, double eps, Index rows, Index n, T* y);
+// dX and dgain of it, as above; the other half of `partial` is not looked at.
+template <class T>
+void rms_norm_vjp(const T* x, const T* gain, const T* dy, double eps, Index rows, Index n, T* dx, T* dgain,
+                  double* partial);
 
 // What a row of cross entropy is held to: class t of the row gets weight (1 - smoothing) w_t, and every class
 // c smoothing / classes w_c. `weights` is empty for all ones. A row whose target is `ignored` has loss and

@@ -1,4 +1,3 @@
-#include <tapehead/core/parallel.h>
 #include <tapehead/ops/kernels/strided.h>
 
 namespace tapehead::kernels {
@@ -23,33 +22,6 @@ Walk Walk::without_seams() const {
 }
 
 namespace {
-
-// Calls f(first, at) for each row along the last axis: its number times its length, and where it starts.
-template <class F>
-void for_each_row(const Walk& walk, F f) {
-  const int outer = std::max(walk.shape.rank() - 1, 0);
-  const Index length = walk.shape.rank() > 0 ? walk.shape[outer] : 1;
-  const Index rows = length == 0 ? 0 : walk.shape.size() / length;
-  parallel_for(rows, std::max<Index>(elementwise_grain / std::max<Index>(length, 1), 1),
-               [&](Index begin, Index end) {
-                 Index index[max_rank] = {};
-                 Index at = walk.offset;
-                 for (Index rest = begin, i = outer; i-- > 0;) {
-                   index[i] = rest % walk.shape[static_cast<int>(i)];
-                   rest /= walk.shape[static_cast<int>(i)];
-                   at += index[i] * walk.stride[i];
-                 }
-                 for (Index row = begin; row < end; ++row) {
-                   f(row * length, at);
-                   for (int i = outer; i-- > 0;) {
-                     at += walk.stride[i];
-                     if (++index[i] < walk.shape[i]) break;
-                     at -= index[i] * walk.stride[i];
-                     index[i] = 0;
-                   }
-                 }
-               });
-}
 
 // Whole rows of a transposition would touch a new cache line an element on one side; tiles touch each line
 // once.

@@ -30,7 +30,13 @@ std::vector<Binary> binaries() {
   return {{"add", [](const V& a, const V& b) { return a + b; }, [](double a, double b) { return a + b; }},
           {"sub", [](const V& a, const V& b) { return a - b; }, [](double a, double b) { return a - b; }},
           {"mul", [](const V& a, const V& b) { return a * b; }, [](double a, double b) { return a * b; }},
-          {"div", [](const V& a, const V& b) { return a / b; }, [](double a, double b) { return a / b; }}};
+          {"div", [](const V& a, const V& b) { return a / b; }, [](double a, double b) { return a / b; }},
+          {"pow", [](const V& a, const V& b) { return pow(a, b); },
+           [](double a, double b) { return a < 0 ? std::nan("") : std::pow(a, b); }},
+          {"maximum", [](const V& a, const V& b) { return maximum(a, b); },
+           [](double a, double b) { return a < b ? b : a; }},
+          {"minimum", [](const V& a, const V& b) { return minimum(a, b); },
+           [](double a, double b) { return a < b ? a : b; }}};
 }
 
 // (2, 3, 4) with the axes of `ones` shrunk to 1 and `dropped` leading axes taken away.
@@ -66,7 +72,8 @@ TEST(Arithmetic, BroadcastsEveryPairOfShapesByNumPysRule) {
           for (Index i = 0; i < y.dim(0); ++i) {
             for (Index j = 0; j < y.dim(1); ++j) {
               for (Index k = 0; k < y.dim(2); ++k) {
-                ASSERT_EQ(y(i, j, k), binary.of_numbers(element(a, i, j, k), element(b, i, j, k)))
+                const double expected = binary.of_numbers(element(a, i, j, k), element(b, i, j, k));
+                ASSERT_TRUE(y(i, j, k) == expected || (std::isnan(y(i, j, k)) && std::isnan(expected)))
                     << binary.name << to_string(a.shape()) << to_string(b.shape());
               }
             }
@@ -215,6 +222,90 @@ TEST(Arithmetic, LargeArraysAreRightAndTheSameBitsOnAnyThreads) {
     const Array<double> all_of_b = broadcast_to(V(b), shape).value();
     for (Index i = 0; i < sum.size(); ++i) ASSERT_EQ(sum.data()[i], a.data()[i] + all_of_b.data()[i]);
   }
+}
+
+// d2 (a^b) / da db = a^(b - 1) (1 + b log a), which is 1 / a for b = 0: da is 0 there, but not its
+// derivative.
+TEST(Arithmetic, MixedSecondDerivativesOfAPowerAgreeInEitherOrderAlsoAtExponentZero) {
+  for (const double exponent : {0.0, 2.5}) {
+    Tape<double> tape;
+    const V a = tape.input(Array<double>::of({2, 0.5})), b = tape.input(Array<double>::full({2}, exponent));
+    const V y = pow(a, b), ones = Array<double>::ones({2});
+    const V da = gradient(y, a, ones)[0], db = gradient(y, b, ones)[0];
+    Array<double> expected = a.value();
+    for (double& x : expected.mutable_values()) {
+      x = std::pow(x, exponent - 1) * (1 + exponent * std::log(x));
+    }
+    EXPECT_NEAR_RELATIVE(gradient_values(da, b, ones)[0], expected, 1e-15) << exponent;
+    EXPECT_NEAR_RELATIVE(gradient_values(db, a, ones)[0], expected, 1e-15) << exponent;
+  }
+}
+
+// 0 times the infinite slope that is not taken would be NaN.
+TEST(Arithmetic, SecondDerivativesOfAPowerOfZeroAreNotNan) {
+  Tape<double> tape;
+  const V a = tape.input(Array<double>::zeros({3})), b = tape.input(Array<double>::of({0, 1, 2}));
+  const V ones = Array<double>::ones({3});
+  const std::vector<V> d = gradient(pow(a, b), {a, b}, ones);
+  EXPECT_EQ(gradient_values(d[0], a, ones)[0].to_vector(), (std::vector<double>{0, 0, 2}));
+  EXPECT_EQ(gradient_values(d[1], b, ones)[0].to_vector(), (std::vector<double>{0, 0, 0}));
+}
+
+TEST(Arithmetic, PowersWithANumberHaveTheSlopesOfPyTorchAtZero) {
+  const std::vector<std::pair<double, double>> slope_at_zero = {
+      {0, 0}, {1, 1}, {2, 0}, {0.5, std::numeric_limits<double>::infinity()}, {3, 0}};
+  for (const auto& [exponent, slope] : slope_at_zero) {
+    Tape<double> tape;
+    const V x = tape.input(Array<double>::scalar(0));
+    EXPECT_EQ(gradient_values(pow(x, exponent), x)[0].item(), slope) << exponent;
+  }
+}
+
+TEST(Arithmetic, WhatIsNotTheExtremeGetsZeroWhateverComesIn) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  Tape<double> tape;
+  const V a = tape.input(Array<double>::of({1, 2})), b = tape.input(Array<double>::of({2, 1}));
+  const V seed = Array<double>::of({nan, std::numeric_limits<double>::infinity()});
+  const std::vector<std::pair<V, bool>> cases = {{maximum(a, b), true}, {minimum(a, b), false}};
+  for (const auto& [y, b_first] : cases) {
+    const std::vector<V> recorded = gradient(y, {a, b}, seed);
+    for (const auto& d : {gradient_values(y, {a, b}, seed), {recorded[0].value(), recorded[1].value()}}) {
+      const Array<double>&takes_first = d[b_first ? 1 : 0], &takes_second = d[b_first ? 0 : 1];
+      EXPECT_TRUE(std::isnan(takes_first(0)));
+      EXPECT_EQ(takes_first(1), 0);
+      EXPECT_EQ(takes_second(0), 0);
+      EXPECT_EQ(takes_second(1), std::numeric_limits<double>::infinity());
+    }
+  }
+}
+
+TEST(Arithmetic, BothSidesOfATieTogetherGetWhatComesIn) {
+  Tape<double> tape;
+  const V x = tape.input(Array<double>::of({3, -1}));
+  const V seed = Array<double>::of({0.3, 7});
+  EXPECT_EQ(gradient_values(maximum(x, x), x, seed)[0].to_vector(), (std::vector<double>{0.3, 7}));
+  EXPECT_EQ(gradient_values(minimum(x, x), x, seed)[0].to_vector(), (std::vector<double>{0.3, 7}));
+}
+
+TEST(Arithmetic, ABoundOfClampMayBeInfiniteOrBothTheSame) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const V x = Array<double>::of({-3, 0, 5});
+  EXPECT_EQ(clamp(x, 0, infinity).value().to_vector(), (std::vector<double>{0, 0, 5}));
+  EXPECT_EQ(clamp(x, -infinity, 1).value().to_vector(), (std::vector<double>{-3, 0, 1}));
+  EXPECT_EQ(clamp(x, 2, 2).value().to_vector(), (std::vector<double>{2, 2, 2}));
+}
+
+TEST(Arithmetic, LargePowersAndExtremesAreTheSameBitsOnAnyThreads) {
+  Generator generator(5);
+  const Array<double> a = generator.uniform<double>({400, 257}, 0.1, 2), b = generator.normal<double>({257});
+  expect_same_bits_on_any_threads([&] {
+    Tape<double> tape;
+    const V x = tape.input(a), y = tape.input(b);
+    const V z = pow(x, y) + maximum(x, y) * minimum(y, x) + clamp(x, 0.5, 1);
+    auto results = gradient_values(z, {x, y}, V(a));
+    results.push_back(z.value());
+    return results;
+  });
 }
 
 }  // namespace

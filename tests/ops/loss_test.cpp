@@ -3,12 +3,15 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tapehead/core/errors.h>
 #include <tapehead/core/gradient.h>
 #include <tapehead/core/random.h>
 #include <tapehead/ops/loss.h>
+#include <tapehead/ops/shaping.h>
+#include <tapehead/ops/softmax.h>
 
 #include "support/compare.h"
 #include "support/expect_error.h"
@@ -264,6 +267,86 @@ TEST(CrossEntropy, ManyRowsAreTheSameBitsOnAnyThreads) {
     const V loss = cross_entropy(logits, targets);
     return std::vector{loss.value(), gradient_values(loss, logits)[0]};
   });
+}
+
+TEST(CrossEntropy, AlongAnyAxisIsThatOfTheTransposedLogits) {
+  Generator generator(4);
+  const Array<Index> targets = Array<Index>::of({{1, 4, 0}, {-7, 2, 1}});
+  Options options = with(Reduction::none);
+  options.ignored = -7;
+  options.smoothing = 0.1;
+  options.weights = Array<double>::of({0.5, 2, 1, 0.25, 1.5});
+  Tape<double> tape;
+  const V x = tape.input(generator.normal<double>({2, 3, 5}));
+  const V seed = generator.normal<double>({2, 3});
+  const V expected = cross_entropy(x, targets, options);
+  const Array<double> slopes = gradient_values(expected, x, seed)[0];
+  for (const auto& [axis, order] : std::vector<std::pair<int, std::vector<int>>>{
+           {0, {2, 0, 1}}, {1, {0, 2, 1}}, {-2, {0, 2, 1}}, {2, {0, 1, 2}}}) {
+    options.axis = axis;
+    const V moved = tape.input(permute(x, std::span<const int>(order)).value());
+    const V loss = cross_entropy(moved, targets, options);
+    EXPECT_SAME_NUMBERS(loss, expected) << axis;
+    EXPECT_SAME_NUMBERS(gradient_values(loss, moved, seed)[0],
+                        permute(V(slopes), std::span<const int>(order)));
+  }
+}
+
+TEST(CrossEntropy, APositionIsThatOfTheTargetAlsoWithClassesInTheMiddle) {
+  Options options;
+  options.axis = 1;
+  const V x = Array<double>::zeros({2, 4, 3});
+  EXPECT_TRUE(raises<DomainError>(
+      [&] {
+        cross_entropy(x, Array<Index>::of({{0, 1, 2}, {3, 4, 0}}), options);
+      },
+      {"target 4", "position (1, 1)", "0 to 3"}));
+}
+
+TEST(MeanSquaredError, IsTheMeanOverAllElements) {
+  Tape<double> tape;
+  const V x = tape.input(Array<double>::of({{1, 2}, {3, 4}})),
+          y = tape.input(Array<double>::of({{1, 0}, {4, 8}}));
+  const V mean = mse(x, y);
+  EXPECT_EQ(mean.item(), (4 + 1 + 16) / 4.0);
+  EXPECT_EQ(mse(x, y, Reduction::sum).item(), 21);
+  EXPECT_EQ(mse(x, y, Reduction::none).value().to_vector(), (std::vector<double>{0, 4, 1, 16}));
+  const auto d = gradient_values(mean, {x, y});
+  EXPECT_EQ(d[0].to_vector(), (std::vector<double>{0, 1, -0.5, -2}));
+  EXPECT_EQ(d[1].to_vector(), (std::vector<double>{0, -1, 0.5, 2}));
+}
+
+// Gibbs: the divergence from oneself is zero, and its gradient by the logits too.
+TEST(KullbackLeibler, FromItselfIsZero) {
+  Tape<double> tape;
+  const V logits = tape.input(Generator(5).normal<double>({3, 4}));
+  const V p = softmax(logits).detach();
+  const V l = kl_div(log_softmax(logits), p);
+  EXPECT_NEAR(l.item(), 0, 1e-15);
+  EXPECT_LE(magnitude(gradient_values(l, logits)[0]), 1e-16);
+}
+
+TEST(KullbackLeibler, IsTheMeanOverTheDistributions) {
+  const V p = Array<double>::of({{0.5, 0.5}, {1, 0}, {0.25, 0.75}});
+  const V log_q = Array<double>::of(
+      {{std::log(0.25), std::log(0.75)}, {std::log(0.5), -infinity}, {std::log(0.25), std::log(0.75)}});
+  const double first = 0.5 * std::log(2.0) + 0.5 * std::log(2 / 3.0), second = std::log(2.0);
+  const Array<double> rows = kl_div(log_q, p, Reduction::none).value();
+  EXPECT_NEAR_RELATIVE(rows, Array<double>::of({first, second, 0}), 1e-15);
+  EXPECT_NEAR(kl_div(log_q, p).item(), (first + second) / 3, 1e-15);
+  EXPECT_NEAR(kl_div(log_q, p, Reduction::sum).item(), first + second, 1e-15);
+}
+
+// Minus infinity times 0 would be NaN.
+TEST(KullbackLeibler, WhatHasNoProbabilityHasNoGradientAtAnyOrder) {
+  Tape<double> tape;
+  const V log_q = tape.input(Array<double>::of({-infinity, -1})), p = tape.input(Array<double>::of({0, 1}));
+  const std::vector<V> d = gradient(kl_div(log_q, p), {log_q, p});
+  EXPECT_EQ(d[0].value().to_vector(), (std::vector<double>{0, -1}));
+  EXPECT_EQ(d[1].value().to_vector(), (std::vector<double>{0, 2}));
+  const V ones = Array<double>::ones({2});
+  EXPECT_EQ(gradient_values(d[1], p, ones)[0].to_vector(), (std::vector<double>{0, 1}));
+  EXPECT_EQ(gradient_values(d[1], log_q, ones)[0].to_vector(), (std::vector<double>{0, -1}));
 }
 
 }  // namespace

@@ -123,6 +123,117 @@ TEST(MaskedFill, LargeArraysAreTheSameBitsOnAnyThreads) {
   expect_same_bits_on_any_threads([&] { return std::vector{masked_fill(V(x), kept, -1).value()}; });
 }
 
+Shape shrunk(const Shape& full, unsigned ones, int dropped) {
+  Shape shape = full;
+  for (int i = 0; i < full.rank(); ++i) {
+    if (ones >> i & 1u) shape = shape.with(i, 1);
+  }
+  return shape.last(full.rank() - dropped);
+}
+
+// Where element (i, j, k) of a broadcast result comes from.
+template <class T>
+T element(const Array<T>& x, Index i, Index j, Index k) {
+  const Index position[] = {i, j, k};
+  std::vector<Index> own;
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    own.push_back(x.shape()[axis] == 1 ? 0 : position[3 - x.rank() + axis]);
+  }
+  return x.at(own);
+}
+
+TEST(Where, AllThreeBroadcast) {
+  Generator generator(3);
+  const Shape full{2, 3, 4};
+  for (int number = 0; number < 400; ++number) {
+    auto shape = [&] {
+      return shrunk(full, static_cast<unsigned>(generator.below(8)), static_cast<int>(generator.below(4)));
+    };
+    Array<bool> condition = Array<bool>::uninitialized(shape());
+    for (bool& holds : condition.mutable_values()) holds = generator.below(2) == 0;
+    const Array<double> x = generator.normal<double>(shape()), y = generator.normal<double>(shape());
+    const Array<double> z = where(condition, V(x), V(y)).value();
+    const Shape expected = *broadcast(condition.shape(), *broadcast(x.shape(), y.shape()));
+    ASSERT_EQ(z.shape(), expected);
+    const Array<double> all = broadcast_to(V(z), full).value();
+    for (Index i = 0; i < 2; ++i) {
+      for (Index j = 0; j < 3; ++j) {
+        for (Index k = 0; k < 4; ++k) {
+          ASSERT_EQ(all(i, j, k), element(condition, i, j, k) ? element(x, i, j, k) : element(y, i, j, k))
+              << to_string(condition.shape()) << to_string(x.shape()) << to_string(y.shape());
+        }
+      }
+    }
+  }
+}
+
+TEST(Where, WhatIsNotSelectedGetsZeroWhateverComesIn) {
+  Tape<double> tape;
+  const V x = tape.input(Array<double>::of({1, nan, infinity})), y = tape.input(Array<double>::scalar(nan));
+  const auto condition = Array<bool>::of({true, false, true});
+  const V z = where(condition, x, y), seed = Array<double>::of({nan, 3, infinity});
+  for (const auto& d :
+       {gradient_values(z, {x, y}, seed),
+        std::vector{gradient(z, {x, y}, seed)[0].value(), gradient(z, {x, y}, seed)[1].value()}}) {
+    EXPECT_TRUE(std::isnan(d[0](0)));
+    EXPECT_EQ(d[0](1), 0);
+    EXPECT_EQ(d[0](2), infinity);
+    EXPECT_EQ(d[1].item(), 3);
+  }
+}
+
+// x <= 0 ? exp(x) : 1 + x at x = 100 in float: the exponential overflows, and 0 times its slope would be NaN.
+// At second order as well.
+TEST(Where, SelectingTheArgumentTooKeepsAnOverflowingBranchOut) {
+  Tape<float> tape;
+  const Var<float> x = tape.input(Array<float>::of({100, -1}));
+  const auto below = Array<bool>::of({false, true});
+  const Var<float> zero = Array<float>::scalar(0);
+  const Var<float> y = where(below, exp(where(below, x, zero)), x + 1.0);
+  const Var<float> ones = Array<float>::ones({2});
+  const std::vector<Var<float>> dx = gradient(y, x, ones);
+  for (const Array<float>& d : {gradient_values(y, x, ones)[0], dx[0].value()}) {
+    EXPECT_EQ(d(0), 1);
+    EXPECT_FLOAT_EQ(d(1), std::exp(-1.0f));
+  }
+  const Array<float> second = gradient_values(dx[0], x, ones)[0];
+  EXPECT_EQ(second(0), 0);
+  EXPECT_FLOAT_EQ(second(1), std::exp(-1.0f));
+}
+
+TEST(Where, OneVarInBothBranchesGetsAll) {
+  Tape<double> tape;
+  const V x = tape.input(Array<double>::of({1, 2, 3})), seed = Array<double>::of({5, 6, 7});
+  const V y = where(Array<bool>::of({true, false, true}), x, x);
+  EXPECT_SAME_NUMBERS(gradient_values(y, x, seed)[0], seed);
+}
+
+TEST(Where, TheCallersConditionMayChangeAfterwards) {
+  Tape<double> tape;
+  const V x = tape.input(Array<double>::of({1, 2})), y = tape.input(Array<double>::of({3, 4}));
+  Array<bool> condition = Array<bool>::of({true, false});
+  const V z = where(condition, x, y);
+  condition.set({0}, false);
+  const auto d = gradient_values(z, {x, y}, V(Array<double>::ones({2})));
+  EXPECT_EQ(d[0].to_vector(), (std::vector<double>{1, 0}));
+  EXPECT_EQ(d[1].to_vector(), (std::vector<double>{0, 1}));
+}
+
+TEST(Where, LargeArraysAreTheSameBitsOnAnyThreads) {
+  Generator generator(4);
+  const Array<double> x = generator.normal<double>({300, 4, 100}), y = generator.normal<double>({4, 1});
+  Array<bool> condition = Array<bool>::ones({300, 1, 100});
+  for (Index i = 0; i < 300; ++i) condition.set({i, 0, i % 100}, false);
+  expect_same_bits_on_any_threads([&] {
+    Tape<double> tape;
+    const std::vector<V> inputs = {tape.input(x), tape.input(y)};
+    const V z = where(condition, inputs[0], inputs[1]);
+    auto results = gradient_values(z, inputs, V(x));
+    results.push_back(z.value());
+    return results;
+  });
+}
+
 TEST(Positive, IsFalseForZeroAndNan) {
   const auto x = Array<double>::of({1, 0, -0.0, -1, nan, infinity, -infinity});
   EXPECT_EQ(positive(x).to_vector(), (std::vector<bool>{true, false, false, false, false, true, false}));

@@ -249,5 +249,109 @@ TEST(LayerNorm, SliceOfAPermutationIsNormalisedByItsOwnRows) {
                       layer_norm(copy, gain, bias).value());
 }
 
+// rms_norm by its formula, in long double: an error of (n + 4) epsilon in the mean of squares is half of that
+// in u, and reaches dx by every place where u and the scale stand.
+TEST(RmsNorm, AgreesWithLongDoubleAtRandomShapes) {
+  Generator generator(20);
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    const Shape shape{1 + generator.below(3), 1 + generator.below(4), 1 + generator.below(7)};
+    const Shape row = shape.last(1 + static_cast<int>(generator.below(3)));
+    const Index n = row.size(), rows = shape.size() / n;
+    const double eps = repeat % 2 ? 1e-6 : 1e-2;
+    const Array<double> x = generator.normal<double>(shape, repeat % 3), dy = generator.normal<double>(shape);
+    const Array<double> gain = generator.normal<double>(row);
+    Tape<double> tape;
+    const std::vector<V> inputs = {tape.input(x), tape.input(gain)};
+    const V y = rms_norm(inputs[0], inputs[1], eps);
+    const auto d = gradient_values(y, inputs, V(dy));
+    const double rounding = static_cast<double>(n + 4) * epsilon;
+    std::vector<long double> dgain(static_cast<std::size_t>(n)), size(dgain);
+    for (Index r = 0; r < rows; ++r) {
+      long double squares = 0, mean_duu = 0, size_duu = 0;
+      for (Index i = 0; i < n; ++i) squares += std::pow(static_cast<long double>(x.data()[r * n + i]), 2);
+      const long double scale = 1 / std::sqrt(squares / static_cast<long double>(n) + eps);
+      for (Index i = 0; i < n; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        const long double u = x.data()[r * n + i] * scale, up = dy.data()[r * n + i], g = gain.data()[i];
+        ASSERT_LE(std::abs(y.value().data()[r * n + i] - u * g), rounding * std::abs(u * g))
+            << to_string(shape);
+        mean_duu += up * g * u / static_cast<long double>(n);
+        size_duu += std::abs(up * g * u) / static_cast<long double>(n);
+        dgain[at] += up * u;
+        size[at] += std::abs(up * u);
+      }
+      for (Index i = 0; i < n; ++i) {
+        const long double u = x.data()[r * n + i] * scale;
+        const long double du = static_cast<long double>(dy.data()[r * n + i]) * gain.data()[i];
+        ASSERT_LE(std::abs(d[0].data()[r * n + i] - (du - u * mean_duu) * scale),
+                  4 * rounding * scale * (std::abs(du) + std::abs(u) * size_duu))
+            << to_string(shape);
+      }
+    }
+    for (std::size_t i = 0; i < dgain.size(); ++i) {
+      ASSERT_LE(std::abs(d[1].values()[i] - dgain[i]),
+                (rounding + static_cast<double>(rows) * epsilon) * size[i])
+          << to_string(shape);
+    }
+  }
+}
+
+TEST(RmsNorm, OfCentredRowsIsLayerNorm) {
+  const V raw = Generator(21).normal<double>({4, 50}, 3, 7), gain = Generator(22).normal<double>({50});
+  const V x = raw - mean(raw, -1, Keep::yes);
+  EXPECT_NEAR_RELATIVE(rms_norm(x, gain, 1e-5), layer_norm(x, gain, V(Array<double>::zeros({50})), 1e-5),
+                       1e-14);
+}
+
+TEST(RmsNorm, ARowOfZerosStaysZeroAndHasASlope) {
+  Tape<double> tape;
+  const V x = tape.input(Array<double>::zeros({1, 2})), gain = Array<double>::of({2, 3});
+  const V y = rms_norm(x, gain, 0.25), seed = Array<double>::of({{1, 10}});
+  EXPECT_EQ(y.value().to_vector(), (std::vector<double>{0, 0}));
+  for (const Array<double>& dx : {gradient_values(y, x, seed)[0], gradient(y, x, seed)[0].value()}) {
+    EXPECT_EQ(dx.to_vector(), (std::vector<double>{2 / 0.5, 30 / 0.5}));
+  }
+}
+
+TEST(RmsNorm, GivesOnlyTheGradientsAskedFor) {
+  Generator generator(23);
+  Tape<double> tape;
+  const V x = tape.input(generator.normal<double>({3, 4})), gain = tape.input(generator.normal<double>({4}));
+  const V y = rms_norm(x, gain), seed = generator.normal<double>({3, 4});
+  const auto both = gradient_values(y, {x, gain}, seed);
+  EXPECT_SAME_NUMBERS(gradient_values(y, x, seed)[0], both[0]);
+  EXPECT_SAME_NUMBERS(gradient_values(y, gain, seed)[0], both[1]);
+  EXPECT_SAME_NUMBERS(gradient_values(rms_norm(x.detach(), gain), gain, seed)[0], both[1]);
+  EXPECT_SAME_NUMBERS(gradient_values(rms_norm(x, gain.detach()), x, seed)[0], both[0]);
+}
+
+TEST(RmsNorm, NanStaysInItsRow) {
+  Array<double> x = Generator(24).normal<double>({3, 4});
+  x.set({1, 2}, std::numeric_limits<double>::quiet_NaN());
+  Tape<double> tape;
+  const V in = tape.input(x), y = rms_norm(in, V(Array<double>::ones({4})));
+  const Array<double> dx = gradient_values(y, in, V(Array<double>::ones({3, 4})))[0];
+  for (Index row = 0; row < 3; ++row) {
+    for (Index i = 0; i < 4; ++i) {
+      EXPECT_EQ(std::isnan(y.value()(row, i)), row == 1);
+      EXPECT_EQ(std::isnan(dx(row, i)), row == 1);
+    }
+  }
+}
+
+TEST(RmsNorm, ManyRowsAreTheSameBitsOnAnyThreads) {
+  Generator generator(25);
+  const Array<double> x = generator.normal<double>({5, 131, 33}), dy = generator.normal<double>({5, 131, 33});
+  const Array<double> gain = generator.normal<double>({33});
+  expect_same_bits_on_any_threads([&] {
+    Tape<double> tape;
+    const std::vector<V> inputs = {tape.input(x), tape.input(gain)};
+    const V y = rms_norm(inputs[0], inputs[1]);
+    auto results = gradient_values(y, inputs, V(dy));
+    results.push_back(y.value());
+    return results;
+  });
+}
+
 }  // namespace
 }  // namespace tapehead

@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -209,6 +212,185 @@ TEST(Reduction, LargeSumsAreTheSameBitsOnAnyThreads) {
   expect_same_bits_on_any_threads([&] {
     std::vector<Array<float>> results;
     for (unsigned mask = 0; mask < 8; ++mask) results.push_back(sum_over(x, mask));
+    return results;
+  });
+}
+
+// Every reduction but the sums, for one list of the elements it is over, in long double.
+struct Reducer {
+  std::string name;
+  std::function<V(const V&, const Axes&, Keep)> of;
+  std::function<long double(const std::vector<double>&)> exact;
+};
+std::vector<Reducer> reducers() {
+  using Number = long double;
+  using List = std::vector<double>;
+  auto squares = [](const List& x) {
+    Number mean = 0, total = 0;
+    for (const double v : x) mean += v / static_cast<Number>(x.size());
+    for (const double v : x) total += (v - mean) * (v - mean);
+    return total;
+  };
+  return {
+      {"var", [](const V& x, const Axes& axes, Keep keep) { return var(x, axes, keep); },
+       [=](const List& x) { return squares(x) / static_cast<Number>(x.size()); }},
+      {"var of a sample", [](const V& x, const Axes& axes, Keep keep) { return var(x, axes, keep, 1); },
+       [=](const List& x) { return squares(x) / static_cast<Number>(x.size() - 1); }},
+      {"amax", [](const V& x, const Axes& axes, Keep keep) { return amax(x, axes, keep); },
+       [](const List& x) { return *std::max_element(x.begin(), x.end()); }},
+      {"amin", [](const V& x, const Axes& axes, Keep keep) { return amin(x, axes, keep); },
+       [](const List& x) { return *std::min_element(x.begin(), x.end()); }},
+      {"prod", [](const V& x, const Axes& axes, Keep keep) { return prod(x, axes, keep); },
+       [](const List& x) {
+         return std::accumulate(x.begin(), x.end(), Number{1}, [](Number p, double v) { return p * v; });
+       }},
+      {"logsumexp", [](const V& x, const Axes& axes, Keep keep) { return logsumexp(x, axes, keep); },
+       [](const List& x) {
+         return std::log(std::accumulate(x.begin(), x.end(), Number{0}, [](Number sum, double v) {
+           return sum + std::exp(static_cast<Number>(v));
+         }));
+       }},
+  };
+}
+
+TEST(Reduction, EverySubsetOfAxesAgreesWithALoopForTheOthersToo) {
+  Generator generator(7);
+  for (const Shape& shape : {Shape{2, 3, 4, 5}, Shape{3, 1, 4, 1}, Shape{7}, Shape{}}) {
+    const V x = generator.normal<double>(shape);
+    for (unsigned mask = 0; mask < 1u << shape.rank(); ++mask) {
+      const Shape kept_shape = with_ones(shape, mask);
+      std::vector<std::vector<double>> groups(static_cast<std::size_t>(kept_shape.size()));
+      for (Index i = 0; i < x.size(); ++i) {
+        groups[static_cast<std::size_t>(target_of(i, shape, mask))].push_back(x.value().data()[i]);
+      }
+      const std::vector<int> axes = axes_of(mask, shape.rank());
+      for (const Reducer& reducer : reducers()) {
+        SCOPED_TRACE(reducer.name + to_string(shape) + ", mask " + std::to_string(mask));
+        const V kept = reducer.of(x, axes, Keep::yes), gone = reducer.of(x, axes, Keep::no);
+        ASSERT_EQ(kept.shape(), kept_shape);
+        ASSERT_EQ(gone.rank(), shape.rank() - static_cast<int>(axes.size()));
+        for (std::size_t i = 0; i < groups.size(); ++i) {
+          const auto expected = static_cast<double>(reducer.exact(groups[i]));
+          const double actual = kept.value().values()[i];
+          EXPECT_EQ(gone.value().values()[i] == actual, !std::isnan(actual));
+          // A rounding an element and one of the result; in logsumexp of x - m, less than 6 here.
+          const double bound =
+              static_cast<double>(groups[i].size() + 1) * std::numeric_limits<double>::epsilon();
+          EXPECT_TRUE(std::isnan(expected)
+                          ? std::isnan(actual)
+                          : std::abs(actual - expected) <=
+                                bound * std::max(std::abs(expected), reducer.name == "logsumexp" ? 6.0 : 0))
+              << actual << ", expected " << expected;
+        }
+      }
+    }
+  }
+}
+
+TEST(Reduction, OverAllAxesIsTheSameAsOverEachNamed) {
+  const V x = Generator(8).normal<double>({2, 3, 4});
+  const Axes all = {0, 1, 2};
+  EXPECT_SAME_NUMBERS(var(x), var(x, all));
+  EXPECT_SAME_NUMBERS(amax(x), amax(x, all));
+  EXPECT_SAME_NUMBERS(amin(x), amin(x, all));
+  EXPECT_SAME_NUMBERS(prod(x), prod(x, all));
+  EXPECT_SAME_NUMBERS(logsumexp(x), logsumexp(x, all));
+}
+
+// What is left of a mean of squares less the square of the mean, in float, is nothing.
+TEST(Reduction, VarianceIsNotUpsetByALargeMean) {
+  Array<float> far = Generator(9).normal<float>({3, 50});
+  for (float& value : far.mutable_values()) value += 65536;  // multiples of 2^-7 remain
+  Array<double> near = far.cast<double>();
+  for (double& value : near.mutable_values()) value -= 65536;
+  EXPECT_LE(relative_error(var(Var<float>(far), 1).value().cast<double>(), var(V(near), 1).value()), 0x1p-23);
+}
+
+TEST(Reduction, AProductOfFloatsPassesBeyondTheirRange) {
+  const Var<float> x = Array<float>::of({{1e30f, 1e30f, 1e-30f, 1e-30f}, {1e-30f, 1e-30f, 1e30f, 1e30f}});
+  for (const float y : prod(x, 1).value().to_vector()) EXPECT_NEAR(y, 1, 1e-6);
+}
+
+// Rows with none, one, two and three zeros, where a division by x_i would be 0 / 0.
+TEST(Reduction, GradientOfAProductIsThatOfTheOthersWhateverTheZeros) {
+  Tape<double> tape;
+  const V x = tape.input(Array<double>::of({{2, 3, 5}, {2, 0, 5}, {0, 3, 0}, {0, 0, 0}}));
+  const V y = prod(x, 1), ones = Array<double>::ones({4});
+  EXPECT_EQ(y.value().to_vector(), (std::vector<double>{30, 0, 0, 0}));
+  const auto expected = Array<double>::of({{15, 10, 6}, {0, 10, 0}, {0, 0, 0}, {0, 0, 0}});
+  const V dx = gradient(y, x, ones)[0];
+  EXPECT_SAME_NUMBERS(dx, expected);
+  EXPECT_SAME_NUMBERS(gradient_values(y, x, ones)[0], expected);
+  // Of the sum of dx: the sums of the others of pairs. A row of two zeros has its first slope here.
+  EXPECT_SAME_NUMBERS(gradient_values(dx, x, V(Array<double>::ones({4, 3})))[0],
+                      Array<double>::of({{8, 7, 5}, {5, 7, 2}, {3, 0, 3}, {0, 0, 0}}));
+}
+
+TEST(Reduction, GradientOfAnExtremeIsSplitEvenlyAmongTies) {
+  Tape<double> tape;
+  const V x = tape.input(Array<double>::of({{1, 3, 3}, {3, 3, 0}})), seed = Array<double>::scalar(8);
+  EXPECT_SAME_NUMBERS(gradient_values(amax(x), x, seed)[0], Array<double>::of({{0, 2, 2}, {2, 2, 0}}));
+  EXPECT_SAME_NUMBERS(gradient_values(amin(x), x, seed)[0], Array<double>::of({{0, 0, 0}, {0, 0, 8}}));
+  const V infinite = Array<double>::scalar(infinity);  // and nothing to the others, not NaN
+  EXPECT_EQ(gradient_values(amin(x), x, infinite)[0].to_vector(),
+            (std::vector<double>{0, 0, 0, 0, 0, infinity}));
+}
+
+TEST(Reduction, LogsumexpOfLargeElementsDoesNotOverflow) {
+  const V x = Array<double>::of({{1e300, 1e300}, {-1e300, -1e300}, {1e5, -1e5}});
+  EXPECT_EQ(logsumexp(x, 1).value().to_vector(), (std::vector<double>{1e300, -1e300, 1e5}));
+}
+
+TEST(Reduction, RunningSumsAlongEveryAxisAgreeWithALoop) {
+  for (const Shape& shape : {Shape{3, 4, 5}, Shape{2, 3, 130}, Shape{6}}) {
+    const Array<double> x = Generator(10).normal<double>(shape);
+    for (int axis = 0; axis < shape.rank(); ++axis) {
+      const Array<double> y = cumsum(V(x), axis).value();
+      const Index step = Strides(shape)[axis];
+      ASSERT_EQ(y.shape(), shape);
+      for (Index i = 0; i < x.size(); ++i) {
+        long double sum = 0, size = 0;
+        for (Index k = i / step % shape[axis]; k >= 0; --k) {
+          sum += x.data()[i - k * step];
+          size += std::abs(x.data()[i - k * step]);
+        }
+        ASSERT_LE(std::abs(y.data()[i] - sum),
+                  static_cast<double>(shape[axis]) * std::numeric_limits<double>::epsilon() * size)
+            << to_string(shape) << " axis " << axis;
+      }
+      EXPECT_SAME_NUMBERS(cumsum(V(x), axis - shape.rank()), y);
+    }
+  }
+}
+
+// The gradient of a running sum runs backwards.
+TEST(Reduction, GradientOfARunningSumIsTheSumOfWhatFollows) {
+  Tape<double> tape;
+  const V x = tape.input(Array<double>::zeros({2, 3})),
+          seed = Array<double>::of({{1, 10, 100}, {2, 20, 200}});
+  EXPECT_SAME_NUMBERS(gradient_values(cumsum(x, 1), x, seed)[0],
+                      Array<double>::of({{111, 110, 100}, {222, 220, 200}}));
+  EXPECT_SAME_NUMBERS(gradient_values(cumsum(x, 0), x, seed)[0],
+                      Array<double>::of({{3, 30, 300}, {2, 20, 200}}));
+}
+
+TEST(Reduction, RunningSumsOfFloatsRunInDouble) {
+  constexpr Index n = (Index{1} << 24) + 1000;
+  const Array<float> y = cumsum(Var<float>(Array<float>::ones({n})), 0).value();
+  EXPECT_EQ(y(n - 1), static_cast<float>(n));
+}
+
+TEST(Reduction, LargeReductionsAreTheSameBitsOnAnyThreads) {
+  const Array<double> at = Generator(11).uniform<double>({40, 50, 130}, 0.9, 1.1);
+  expect_same_bits_on_any_threads([&] {
+    Tape<double> tape;
+    const V x = tape.input(at);
+    std::vector<Array<double>> results;
+    for (const V& y :
+         {var(x, {0, 2}), amax(x, 1), amin(x, 0), prod(x, 2), logsumexp(x, {1, 2}), cumsum(x, 1)}) {
+      results.push_back(y.value());
+      results.push_back(gradient_values(y, x, V(Array<double>::ones(y.shape())))[0]);
+    }
     return results;
   });
 }

@@ -376,6 +376,233 @@ TEST(Slice, WhatCannotBeMeantIsAnError) {
   EXPECT_TRUE(raises<ShapeError>([&] { unslice(x, {2, 3}, one_row); }, {"unslice:", "(2, 3)", "(1, 3)"}));
 }
 
+// ---------------------------------------------------------------- stack
+
+TEST(Stack, AlongEveryNewAxis) {
+  const Shape shape{2, 3, 4};
+  const std::vector<V> parts = {counted(shape), counted(shape) + 100.0, counted(shape) * -1.0};
+  for (int axis = 0; axis <= 3; ++axis) {
+    const V y = stack(parts, axis);
+    EXPECT_SAME_NUMBERS(stack(parts, axis - 4), y);
+    ASSERT_EQ(y.shape(), shape.first(axis).followed_by({3}).followed_by(shape.last(3 - axis)));
+    for_each_index(y.shape(), [&](std::vector<Index> index) {
+      const double stacked = y.value().at(index);
+      const Index part = index[static_cast<std::size_t>(axis)];
+      index.erase(index.begin() + axis);
+      ASSERT_EQ(stacked, parts[static_cast<std::size_t>(part)].value().at(index));
+    });
+  }
+}
+
+TEST(Stack, OfScalarsIsAVector) {
+  const V a = Array<double>::scalar(2), b = Array<double>::scalar(3);
+  EXPECT_EQ(stack({a, b, a}, 0).value().to_vector(), (std::vector<double>{2, 3, 2}));
+  EXPECT_EQ(stack({a}, -1).shape(), Shape({1}));
+  EXPECT_EQ(stack({counted({0, 2}), counted({0, 2})}, 1).shape(), Shape({0, 2, 2}));
+}
+
+TEST(Stack, GradientsAreThePartsOfEach) {
+  Tape<double> tape;
+  const V a = tape.input(counted({2}).value()), b = tape.input(counted({2}).value());
+  const auto d = gradient_values(stack({a, b, a}, 1), {a, b}, counted({2, 3}));
+  EXPECT_EQ(d[0].to_vector(), (std::vector<double>{0 + 2, 3 + 5}));
+  EXPECT_EQ(d[1].to_vector(), (std::vector<double>{1, 4}));
+}
+
+TEST(Stack, WhatDoesNotFitIsNamed) {
+  const V x = counted({2, 3});
+  EXPECT_TRUE(raises<ShapeError>([&] { stack({x, counted({3, 2})}, 0); }, {"stack:", "(2, 3)", "(3, 2)"}));
+  EXPECT_TRUE(raises<ShapeError>([&] { stack({x, counted({2, 3, 1})}, 0); }, {"stack:", "(2, 3, 1)"}));
+  EXPECT_TRUE(raises<ShapeError>([&] { stack({x}, 3); }, {"stack:", "axis 3", "rank 3", "(2, 3)"}));
+  EXPECT_TRUE(raises<ShapeError>([&] { stack({x}, -4); }, {"stack:", "axis -4", "(2, 3)"}));
+  EXPECT_TRUE(raises<ShapeError>([] { stack(std::vector<V>{}, 0); }, {"stack:"}));
+}
+
+// ---------------------------------------------------------------- pad
+
+TEST(Pad, PutsTheFillAroundAndNothingElse) {
+  const V x = counted({2, 3, 4}) + 1.0;
+  const std::vector<Padding> around = {{1, 0}, {}, {2, 3}};
+  const V y = pad(x, std::span<const Padding>(around), -7);
+  ASSERT_EQ(y.shape(), Shape({3, 3, 9}));
+  EXPECT_SAME_NUMBERS(slice(y, {{1, {}}, {}, {2, 6}}), x);
+  double filled = 0;
+  for (const double value : y.value().values()) filled += value == -7 ? 1 : 0;
+  EXPECT_EQ(filled, 3 * 3 * 9 - 2 * 3 * 4);
+  EXPECT_SAME_NUMBERS(pad(x, {{1, 0}, {}, {2, 3}}, -7), y);
+  EXPECT_SAME_NUMBERS(pad(pad(x, 0, {1, 0}, -7), -1, {2, 3}, -7), y);
+}
+
+TEST(Pad, WithZerosIsTheAdjointOfTakingAwayTheRim) {
+  const std::vector<Padding> around = {{1, 2}, {0, 3}};
+  auto rim_off = [](const V& v) { return slice(v, {{1, 3}, {0, 3}}); };
+  expect_adjoint([&](const V& v) { return pad<double>(v, around); }, rim_off, {2, 3, 4});
+  expect_adjoint(rim_off, [&](const V& v) { return pad<double>(v, around); }, {5, 6, 4});
+}
+
+TEST(Pad, OfNothingAndByNothing) {
+  EXPECT_EQ(pad(counted({0}), {{1, 2}}, 5).value().to_vector(), (std::vector<double>{5, 5, 5}));
+  EXPECT_SAME_NUMBERS(pad(counted({2, 3}), {}), counted({2, 3}));
+  EXPECT_EQ(pad(V(Array<double>::scalar(4)), {}).item(), 4);
+  Tape<double> tape;
+  const V x = tape.input(Array<double>::zeros({0, 2}));
+  const V y = pad(x, 0, {1, 1});
+  EXPECT_EQ(gradient_values(y, x, counted({2, 2}))[0].shape(), Shape({0, 2}));
+}
+
+TEST(Pad, WhatCannotBeMeantIsAnError) {
+  constexpr Index most = std::numeric_limits<Index>::max();
+  const V x = counted({2, 3});
+  EXPECT_TRUE(raises<DomainError>([&] { pad(x, {{1, 1}, {-1, 2}}); }, {"pad:", "axis 1", "-1 and 2"}));
+  EXPECT_TRUE(raises<DomainError>([&] { pad(x, {{0, -3}}); }, {"pad:", "axis 0", "0 and -3"}));
+  EXPECT_TRUE(raises<DomainError>([&] { pad(x, {{most, most}}); }, {"pad:", "axis 0"}));
+  EXPECT_TRUE(raises<ShapeError>([&] { pad(x, {{}, {}, {}}); }, {"pad:", "3 paddings", "(2, 3)"}));
+  EXPECT_TRUE(raises<ShapeError>([&] { pad(x, 2, {1, 1}); }, {"pad:", "axis 2", "(2, 3)"}));
+}
+
+// ---------------------------------------------------------------- flip and roll
+
+TEST(Flip, ReadsEverySetOfAxesBackwards) {
+  const V x = counted({2, 3, 4});
+  for (unsigned set = 0; set < 8; ++set) {
+    std::vector<int> axes;
+    for (int i = 0; i < 3; ++i) {
+      if (set >> i & 1u) axes.push_back(i % 2 == 0 ? i : i - 3);
+    }
+    auto flipped = [&](const V& v) { return flip(v, axes); };
+    const V y = flipped(x);
+    for_each_index(x.shape(), [&](std::vector<Index> index) {
+      const double value = y.value().at(index);
+      for (int i = 0; i < 3; ++i) {
+        Index& at = index[static_cast<std::size_t>(i)];
+        if (set >> i & 1u) at = x.dim(i) - 1 - at;
+      }
+      ASSERT_EQ(value, x.value().at(index));
+    });
+    expect_adjoint(flipped, flipped, x.shape());
+  }
+  EXPECT_SAME_NUMBERS(flip(x, 1), slice(x, {{}, {{}, {}, -1}}));
+  EXPECT_EQ(flip(counted({0, 3}), 0).shape(), Shape({0, 3}));
+}
+
+TEST(Flip, AxesThatDoNotFitAreNamed) {
+  EXPECT_TRUE(raises<ShapeError>([] { flip(counted({2, 3}), 2); }, {"flip:", "axis 2", "(2, 3)"}));
+  EXPECT_TRUE(raises<ShapeError>([] { flip(counted({2, 3}), {1, -1}); }, {"flip:", "axis -1", "(2, 3)"}));
+}
+
+TEST(Roll, MovesEachAxisRoundItsEnd) {
+  const V x = counted({2, 3, 4});
+  for (int axis = 0; axis < 3; ++axis) {
+    const Index n = x.dim(axis);
+    for (Index shift = -9; shift <= 9; ++shift) {
+      const V y = roll(x, shift, axis - (shift % 2 == 0 ? 3 : 0));
+      for_each_index(x.shape(), [&](std::vector<Index> index) {
+        const double value = x.value().at(index);
+        Index& at = index[static_cast<std::size_t>(axis)];
+        at = (at + shift + 9 * n) % n;
+        ASSERT_EQ(y.value().at(index), value) << axis << " by " << shift;
+      });
+      expect_adjoint([&](const V& v) { return roll(v, shift, axis); },
+                     [&](const V& v) { return roll(v, -shift, axis); }, x.shape());
+    }
+  }
+}
+
+TEST(Roll, AnyIntegerWillDo) {
+  constexpr Index most = std::numeric_limits<Index>::max(), least = std::numeric_limits<Index>::min();
+  Tape<double> tape;
+  const V x = tape.input(counted({5}).value());
+  const V far = roll(x, most, 0), back = roll(x, least, 0);  // 2^63 is 3 modulo 5
+  EXPECT_SAME_NUMBERS(far, roll(x, 2, 0));
+  EXPECT_SAME_NUMBERS(back, roll(x, -3, 0));
+  EXPECT_SAME_NUMBERS(gradient_values(back, x, counted({5}))[0], roll(counted({5}), 3, 0));
+  EXPECT_EQ(roll(counted({3, 0}), 1, 1).shape(), Shape({3, 0}));
+  EXPECT_EQ(roll(counted({0, 3}), 1, 1).shape(), Shape({0, 3}));
+  EXPECT_TRUE(raises<ShapeError>([] { roll(counted({2, 3}), 1, -3); }, {"roll:", "axis -3", "(2, 3)"}));
+}
+
+// ---------------------------------------------------------------- tril and triu
+
+TEST(Triangles, KeepTheirSideOfEveryDiagonal) {
+  constexpr Index most = std::numeric_limits<Index>::max(), least = std::numeric_limits<Index>::min();
+  for (const Shape& shape : {Shape{3, 5}, Shape{5, 3}, Shape{2, 4, 4}, Shape{1, 3}, Shape{2, 3, 1}}) {
+    const V x = counted(shape) + 1.0;
+    const std::size_t row = static_cast<std::size_t>(shape.rank()) - 2;
+    for (const Index diagonal :
+         {least, Index{-9}, Index{-2}, Index{-1}, Index{0}, Index{1}, Index{3}, most}) {
+      const V lower = tril(x, diagonal), upper = triu(x, diagonal);
+      for_each_index(shape, [&](const std::vector<Index>& index) {
+        const Index over = index[row + 1] - index[row];  // the diagonal that the element lies on
+        ASSERT_EQ(lower.value().at(index), over <= diagonal ? x.value().at(index) : 0) << diagonal;
+        ASSERT_EQ(upper.value().at(index), over >= diagonal ? x.value().at(index) : 0) << diagonal;
+      });
+      auto keep_lower = [&](const V& v) { return tril(v, diagonal); };
+      auto keep_upper = [&](const V& v) { return triu(v, diagonal); };
+      expect_adjoint(keep_lower, keep_lower, shape);
+      expect_adjoint(keep_upper, keep_upper, shape);
+    }
+  }
+}
+
+TEST(Triangles, WhatIsLeftOutDoesNotMatter) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_SAME_NUMBERS(tril(V(Array<double>::of({{1, nan}, {2, 3}}))), V(Array<double>::of({{1, 0}, {2, 3}})));
+  EXPECT_SAME_NUMBERS(triu(V(Array<double>::of({{1, 2}, {nan, 3}}))), V(Array<double>::of({{1, 2}, {0, 3}})));
+}
+
+TEST(Triangles, OfNothingAndOfTooFewAxes) {
+  EXPECT_EQ(tril(counted({0, 3})).shape(), Shape({0, 3}));
+  EXPECT_EQ(triu(counted({2, 3, 0}), -1).shape(), Shape({2, 3, 0}));
+  EXPECT_TRUE(raises<ShapeError>([] { tril(counted({3})); }, {"tril:", "(3)"}));
+  EXPECT_TRUE(raises<ShapeError>([] { triu(V(Array<double>::scalar(1))); }, {"triu:", "()"}));
+}
+
+// ---------------------------------------------------------------- repeat_interleave
+
+TEST(RepeatInterleave, CopiesStandBesideEachOther) {
+  const V x = counted({2, 3, 4});
+  for (int axis = 0; axis < 3; ++axis) {
+    for (const Index repeats : {1, 2, 5}) {
+      const V y = repeat_interleave(x, repeats, axis);
+      EXPECT_SAME_NUMBERS(repeat_interleave(x, repeats, axis - 3), y);
+      ASSERT_EQ(y.shape(), x.shape().with(axis, repeats * x.dim(axis)));
+      for_each_index(y.shape(), [&](std::vector<Index> index) {
+        const double value = y.value().at(index);
+        index[static_cast<std::size_t>(axis)] /= repeats;
+        ASSERT_EQ(value, x.value().at(index));
+      });
+    }
+  }
+}
+
+TEST(RepeatInterleave, GradientIsTheSumOverTheCopies) {
+  Tape<double> tape;
+  const V x = tape.input(counted({2, 2}).value());
+  const V y = repeat_interleave(x, 3, 1);
+  const auto dx =
+      gradient_values(y, x, V(Array<double>::of({{1, 10, 100, 2, 20, 200}, {3, 30, 300, 4, 40, 400}})))[0];
+  EXPECT_SAME_NUMBERS(dx, Array<double>::of({{111, 222}, {333, 444}}));
+}
+
+TEST(RepeatInterleave, OfHighRankAndNoTimes) {
+  const V x = counted({1, 2, 1, 2, 1, 2, 1, 2});
+  EXPECT_EQ(repeat_interleave(x, 2, 3).shape(), Shape({1, 2, 1, 4, 1, 2, 1, 2}));
+  Tape<double> tape;
+  const V in = tape.input(counted({2, 3}).value());
+  const V none = repeat_interleave(in, 0, 1);
+  EXPECT_EQ(none.shape(), Shape({2, 0}));
+  EXPECT_SAME_NUMBERS(gradient_values(none, in, V(Array<double>::zeros({2, 0})))[0],
+                      Array<double>::zeros({2, 3}));
+}
+
+TEST(RepeatInterleave, WhatCannotBeMeantIsAnError) {
+  const V x = counted({2, 3});
+  EXPECT_TRUE(raises<DomainError>([&] { repeat_interleave(x, -1, 0); }, {"repeat_interleave:", "-1"}));
+  EXPECT_TRUE(
+      raises<ShapeError>([&] { repeat_interleave(x, 2, 2); }, {"repeat_interleave:", "axis 2", "(2, 3)"}));
+  EXPECT_THROW(repeat_interleave(x, std::numeric_limits<Index>::max(), 0), ShapeError);
+}
+
 // ---------------------------------------------------------------- one after another
 
 TEST(Shaping, ChainsReadWhatTheirPartsRead) {
@@ -419,6 +646,10 @@ TEST(Shaping, ErrorsLeaveTheTapeAsItWas) {
   EXPECT_THROW(broadcast_to(x, {3, 3}), ShapeError);
   EXPECT_THROW(concat({x, V(Array<double>::zeros({3}))}, 0), ShapeError);
   EXPECT_THROW(slice(x, {{0, 1, 0}}), DomainError);
+  EXPECT_THROW(stack({x, V(Array<double>::zeros({3}))}, 0), ShapeError);
+  EXPECT_THROW(pad(x, {{0, -1}}), DomainError);
+  EXPECT_THROW(flip(x, 2), ShapeError);
+  EXPECT_THROW(repeat_interleave(x, -1, 0), DomainError);
   EXPECT_EQ(tape.size(), 1);
 }
 
@@ -432,6 +663,10 @@ TEST(Shaping, LargeArraysAreTheSameBitsOnAnyThreads) {
     const V wide = broadcast_to(reshape(slice(in, 2, {3, 4}), {40, 50, 1}), {40, 50, 60});
     return std::vector{z.value(), gradient_values(z, in, z.detach())[0], wide.value(),
                        gradient_values(wide, in, x.detach())[0]};
+  });
+  expect_same_bits_on_any_threads([&] {
+    return std::vector{roll(x, 17, 1).value(), roll(x, -1, 0).value(),  tril(x, 3).value(),
+                       triu(x, -3).value(),    flip(x, {0, 2}).value(), repeat_interleave(x, 3, 1).value()};
   });
 }
 

@@ -8,6 +8,9 @@ attention_nearly_tied*: scores of about 20,000 to 50,000 whose largest lie withi
 weights are spread and no gradient vanishes. Queries are multiples of 1/8, keys of 1/256, and the scale 1 / sqrt(4) is
 a power of two: every score is an exact double in whatever order it is summed, and what is left to compare is the
 softmax and the gradients. `upstream` is the gradient of output, `grad_NAME` that of the input NAME.
+
+op_*: ops at ties, zeros and tails, and over several axes, where tests/data/golden has no case or one whose gradients
+are next to nothing. `second_NAME` is the gradient of sum(grad_* vector_*) with respect to the input NAME.
 """
 import os
 import sys
@@ -51,7 +54,76 @@ def nearly_tied(folder, name, seed, L, S, E, mask=None):
           weights.amax(-1).flatten().tolist(), "gradients", [g.abs().max().item() for g in grads])
 
 
+def write_op(folder, name, f, inputs, constants=(), second=False, **meta):
+    """The case op_NAME of output = f(*inputs, *constants), with the second order when asked for."""
+    leaves = [x.clone().requires_grad_(True) for x in inputs.values()]
+    constants = dict(constants)
+    output = f(*leaves, *constants.values())
+    upstream = torch.randn_like(output)
+    grads = torch.autograd.grad((output * upstream).sum(), leaves, create_graph=second)
+    tensors = {**inputs, **constants, "output": output, "upstream": upstream,
+               **{"grad_" + k: g for k, g in zip(inputs, grads)}}
+    if second:
+        vectors = [torch.randn_like(x) for x in leaves]
+        u = sum((g * v).sum() for g, v in zip(grads, vectors))
+        tensors.update({"vector_" + k: v for k, v in zip(inputs, vectors)})
+        tensors.update({"second_" + k: g for k, g in zip(inputs, torch.autograd.grad(u, leaves))})
+    # A gradient that is zero throughout could not fail.
+    assert all(t.abs().max() > 0.1 for k, t in tensors.items() if k.startswith(("grad_", "second_"))), name
+    save_file({k: t.detach().contiguous() for k, t in tensors.items()},
+              os.path.join(folder, "op_" + name + ".safetensors"),
+              metadata={**{k: str(v) for k, v in meta.items()}, "made_with": "PyTorch " + torch.__version__})
+
+
+def elementwise_and_reductions(folder):
+    torch.manual_seed(3)
+    F = torch.nn.functional
+    integers = torch.tensor([[-2., -1., 0.], [0., 1., 2.]])
+    write_op(folder, "clamp", lambda x: x.clamp(-1, 0.5),
+             {"x": torch.cat([torch.randn(9), torch.tensor([-1., 0.5])])}, low=-1, high=0.5)
+    write_op(folder, "abs_zero", torch.abs, {"x": torch.tensor([-1.5, 0., 2., -0.])})
+    write_op(folder, "tails", lambda x: torch.stack([torch.sigmoid(x), F.silu(x), F.softplus(x, threshold=800.)]),
+             {"x": torch.tensor([-700., -40., -1., 0., 3., 38., 700.])})
+    write_op(folder, "pow_signs", lambda x, y: x ** y,
+             {"x": torch.tensor([-2., -0.5, -3., 1.5, 2.])}, {"y": torch.tensor([3., 2., 0., 0., -1.5])})
+    write_op(folder, "pow_zero", lambda x, y: x ** y,
+             {"x": torch.tensor([0., 0., 0., 0., 2.]), "y": torch.tensor([0., 1., 2., 3.5, 0.])})
+    for name in ("maximum", "minimum"):
+        write_op(folder, name + "_ties", getattr(torch, name),
+                 {"x": integers[:, :, None], "y": integers.T.flatten()[:4]})
+    x = torch.randn(3, 1, 4)
+    write_op(folder, "where_all", lambda x, y, condition: torch.where(condition, x, y),
+             {"x": x, "y": torch.randn(2, 1)}, {"condition": torch.rand(5, 1, 2, 4) > 0.4})
+    write_op(folder, "var_sample", lambda x: x.var((0, 2), correction=1, keepdim=True), {"x": torch.randn(2, 3, 4)},
+             second=True, axis="0,2", keepdim=1, correction=1)
+    write_op(folder, "amax_axes", lambda x: x.amax((0, 2)), {"x": torch.randint(0, 3, (2, 3, 4)).double()}, axis="0,2")
+    write_op(folder, "amin_axes", lambda x: x.amin((0, 2)), {"x": torch.randint(0, 3, (2, 3, 4)).double()}, axis="0,2")
+    x = torch.randn(5, 6)
+    x[1, 2] = 0
+    x[2, (0, 5)] = 0
+    x[3, (1, 3, 4)] = 0
+    write_op(folder, "prod_zeros", lambda x: x.prod(-1), {"x": x}, second=True)
+    write_op(folder, "prod_all", torch.prod, {"x": 1 + torch.randn(2, 3, 3) / 4}, second=True)
+    write_op(folder, "logsumexp_axes", lambda x: torch.logsumexp(x, (0, 2)), {"x": torch.randn(2, 3, 4)}, second=True)
+    write_op(folder, "rms_norm_axes", lambda x, weight: F.rms_norm(x, (3, 4), weight, 1e-2),
+             {"x": torch.randn(2, 3, 4), "weight": torch.randn(3, 4)}, second=True, eps=1e-2)
+    for reduction in ("sum", "none"):
+        write_op(folder, "mse_" + reduction, lambda x, y: F.mse_loss(x, y, reduction=reduction),
+                 {"x": torch.randn(2, 3), "y": torch.randn(2, 3)})
+    # kl_div with logarithms of q and gradients to both; none of p is 0, where PyTorch gives NaN.
+    write_op(folder, "kl_div_both", lambda x, y: F.kl_div(x, y, reduction="none").sum(1),
+             {"x": torch.log_softmax(torch.randn(2, 4, 3), 1), "y": torch.softmax(torch.randn(2, 4, 3), 1)},
+             axis=1)
+    target = torch.randint(0, 4, (2, 3, 5))
+    target[1, 0, 2] = -9
+    write_op(folder, "cross_entropy_axis", lambda x, target, weight: F.cross_entropy(
+        x, target, weight, ignore_index=-9, label_smoothing=0.2, reduction="sum"), {"x": torch.randn(2, 4, 3, 5)},
+        {"target": target, "weight": torch.rand(4) + 0.2}, second=True, axis=1, reduction="sum",
+        ignore_index=-9, label_smoothing=0.2)
+
+
 target = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
 nearly_tied(target, "attention_nearly_tied", 1, L=3, S=5, E=7)
 nearly_tied(target, "attention_nearly_tied_cached", 2, L=3, S=7, E=5,
             mask=torch.arange(7) <= torch.arange(3)[:, None] + 4)
+elementwise_and_reductions(target)
