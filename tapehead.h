@@ -11,8 +11,10 @@
 #include <tapehead/core/paths.h>
 #include <tapehead/core/print.h>
 #include <tapehead/core/random.h>
+#include <tapehead/core/recompute.h>
 #include <tapehead/core/record.h>
 #include <tapehead/core/tape.h>
+#include <tapehead/core/watch.h>
 
 #include <tapehead/ops/arithmetic.h>
 #include <tapehead/ops/einsum.h>

@@ -19,6 +19,7 @@
 
 #include <tapehead/core/errors.h>
 #include <tapehead/core/tape.h>
+#include <tapehead/core/watch.h>
 
 namespace tapehead {
 namespace detail {
@@ -70,12 +71,20 @@ class NodeWriter {
 
   void keep_output() { keep_output_ = true; }
 
+  // For a watched tape, right before the end; throws DomainError when the op made a NaN or an infinity.
+  void watch(const Array<T>& value, std::span<const Var<T>* const> inputs, Given given = {}) {
+    const NonFinite seen = watch_op(tape_, op_, tape_.label_, tape_.in_sweep_, value, inputs, given);
+    if (seen != NonFinite::no) tape_.seen_.emplace_back(tape_.size(), seen);
+  }
+
   // Everything that can throw comes first; then the node is entered.
   template <class Joint>
-  Var<T> finish_joint(Array<T> value, Joint&& rule) {
+  Var<T> finish_joint(Array<T> value, Joint&& rule, bool continues = false) {
     auto joint = std::make_unique<JointRule<T>>(std::forward<Joint>(rule));
     const Var<T> y = finish(std::move(value));
-    tape_.nodes_[tape_.nodes_.size() - 1].joint = std::move(joint);
+    Node<T>& node = tape_.nodes_[tape_.nodes_.size() - 1];
+    node.joint = std::move(joint);
+    node.continues = continues;
     return y;
   }
   Var<T> finish(Array<T> value, std::uint32_t name = 0, bool port = false) {
@@ -127,6 +136,18 @@ Tape<T>* recording_tape(OpName op, const Inputs& inputs) {
   return tape && tape->recording() ? tape : nullptr;
 }
 
+template <class T, class... F>
+Var<T> record(OpName op, Array<T>&& value, Given given, NewEdge<T, F>&... edges) {
+  const Var<T>* const inputs[] = {&edges.input...};
+  Tape<T>* tape = recording_tape<T>(op, inputs);
+  if (!tape) return Var<T>(std::move(value));
+  NodeWriter<T> node(*tape, op);
+  (node.argument(edges.input, std::move(edges.rule), edges.fit), ...);
+  if (tape->watched()) [[unlikely]]
+    node.watch(value, inputs, given);
+  return node.finish(std::move(value));
+}
+
 }  // namespace detail
 
 // An argument of an op and the rule for its gradient. `fit` brings a gradient of another shape than the
@@ -140,12 +161,13 @@ detail::NewEdge<T, F> edge(const Var<T>& input, F rule, detail::Fit<T> fit = nul
 // tapes.
 template <class T, class... F>
 Var<T> record(OpName op, Array<T> value, detail::NewEdge<T, F>... edges) {
-  const Var<T>* const inputs[] = {&edges.input...};
-  Tape<T>* tape = detail::recording_tape<T>(op, inputs);
-  if (!tape) return Var<T>(std::move(value));
-  detail::NodeWriter<T> node(*tape, op);
-  (node.argument(edges.input, std::move(edges.rule), edges.fit), ...);
-  return node.finish(std::move(value));
+  return detail::record(op, std::move(value), Given(), edges...);
+}
+
+// The same of an op with a number that may be infinite, like the fill of a mask.
+template <class T, class... F>
+Var<T> record(OpName op, Array<T> value, Given given, detail::NewEdge<T, F>... edges) {
+  return detail::record(op, std::move(value), given, edges...);
 }
 
 // The same for a number of inputs known at run time; rule_for(i) makes the rule of input i.
@@ -157,6 +179,8 @@ Var<T> record_each(OpName op, Array<T> value, std::span<const Var<T>> inputs, Ru
   if (!tape) return Var<T>(std::move(value));
   detail::NodeWriter<T> node(*tape, op);
   for (std::size_t i = 0; i < inputs.size(); ++i) node.argument(inputs[i], rule_for(i), nullptr);
+  if (tape->watched()) [[unlikely]]
+    node.watch(value, pointers);
   return node.finish(std::move(value));
 }
 
@@ -170,6 +194,8 @@ Var<T> record_joint(OpName op, Array<T> value, const std::array<const Var<T>*, N
   Tape<T>* tape = detail::recording_tape<T>(op, inputs);
   if (!tape) return Var<T>(std::move(value));
   detail::NodeWriter<T> node(*tape, op);
+  if (tape->watched()) [[unlikely]]
+    node.watch(value, inputs);
   for (const Var<T>* input : inputs) node.argument(*input);
   constexpr bool takes_output = std::is_invocable_v<F&, const Var<T>&, const Var<T>&, Wanted>;
   if (takes_output) node.keep_output();

@@ -4,11 +4,27 @@
 #include <vector>
 
 #include <tapehead/core/record.h>
+#include <tapehead/core/watch.h>
 
 namespace tapehead::detail {
 
 template <class T>
 Var<T> accumulate(Var<T> sum, Var<T> term);
+
+// Gives a variable another value while it lives.
+template <class Value>
+class Exchanged {
+ public:
+  Exchanged(Value& variable, Value value)
+      : variable_(variable), before_(std::exchange(variable, std::move(value))) {}
+  ~Exchanged() { variable_ = before_; }
+  Exchanged(const Exchanged&) = delete;
+  Exchanged& operator=(const Exchanged&) = delete;
+
+ private:
+  Value& variable_;
+  Value before_;
+};
 
 // Adjoints of the nodes in [low, high]. Only nodes that depend on a source are visited.
 template <class T>
@@ -17,6 +33,7 @@ class Sweep {
   Sweep(Tape<T>& tape, Index low, Index high)
       : tape_(tape),
         low_(low),
+        watched_(tape.watched()),
         reached_(static_cast<std::size_t>(high - low + 1)),
         adjoint_(reached_.size()) {}
 
@@ -49,31 +66,41 @@ class Sweep {
   // on_contribution(i, edge, dx) for each gradient that a rule hands to an input.
   template <class OnAdjoint, class OnContribution>
   void run(Index from, OnAdjoint on_adjoint, OnContribution on_contribution) {
+    walk<true>(from, on_adjoint, on_contribution);
+  }
+  template <class OnAdjoint>
+  void run(Index from, OnAdjoint on_adjoint) {
+    walk<false>(from, on_adjoint, [](Index, const Edge<T>&, const Var<T>&) {});
+  }
+
+ private:
+  template <bool apart, class OnAdjoint, class OnContribution>
+  void walk(Index from, OnAdjoint on_adjoint, OnContribution on_contribution) {
+    const Exchanged in_sweep(tape_.in_sweep_, true);
     for (Index i = from; i >= low_; --i) {
       Var<T>& slot = adjoint_[at(i)];
       if (!slot.value().defined()) continue;
       Var<T> dy = std::exchange(slot, {});  // freed as soon as it is used up
       on_adjoint(i, dy);
-      propagate(i, std::move(dy), on_contribution);
+      propagate<apart>(i, std::move(dy), on_contribution);
     }
   }
-  template <class OnAdjoint>
-  void run(Index from, OnAdjoint on_adjoint) {
-    run(from, on_adjoint, [](Index, const Edge<T>&, const Var<T>&) {});
-  }
 
- private:
   std::size_t at(Index i) const { return static_cast<std::size_t>(i - low_); }
 
-  template <class OnContribution>
+  template <bool apart, class OnContribution>
   void propagate(Index i, Var<T> dy, OnContribution on_contribution) {
     const Node<T>& node = tape_.node(i);
     std::uint32_t edges = node.edge_count;
     while (edges > 0 && !reached(tape_.edge(node, edges - 1).input)) --edges;
     if (edges == 0) return;
     const Var<T> y = node.output.defined() ? tape_.var_of(i, node.output) : Var<T>();
+    if (watched_) [[unlikely]]
+      held_ = dy;
     auto deliver = [&](const Edge<T>& edge, Var<T> dx) {
       dx = fitted(node, edge, std::move(dx));
+      if (watched_) [[unlikely]]
+        watch_rule(tape_, i, edge, y, held_, dx, adjoint_[at(edge.input)]);
       on_contribution(i, edge, dx);
       add(edge.input, std::move(dx));
     };
@@ -84,10 +111,17 @@ class Sweep {
         wanted[edge.slot] = reached(edge.input);
       }
       std::vector<Var<T>> dx(node.arguments);
+      if (node.continues && !apart) {
+        for (std::uint32_t e = 0; e < edges; ++e) {
+          const Edge<T>& edge = tape_.edge(node, e);
+          if (wanted[edge.slot]) dx[edge.slot] = std::exchange(adjoint_[at(edge.input)], {});
+        }
+      }
       (*node.joint)(y, dy, Wanted(wanted.get(), node.arguments), dx);
       for (std::uint32_t e = 0; e < edges; ++e) {
         const Edge<T>& edge = tape_.edge(node, e);
-        if (wanted[edge.slot]) deliver(edge, std::move(dx[edge.slot]));
+        if (!wanted[edge.slot] || (node.continues && !dx[edge.slot].value().defined())) continue;
+        deliver(edge, std::move(dx[edge.slot]));
       }
       return;
     }
@@ -112,6 +146,8 @@ class Sweep {
 
   Tape<T>& tape_;
   Index low_;
+  bool watched_;
+  Var<T> held_;  // dy of the rule that runs, when watched
   std::vector<char> reached_;
   std::vector<Var<T>> adjoint_;
 };

@@ -85,10 +85,17 @@ void Tape<T>::rewind(Index size) {
   ++tag_->epoch;
   nodes_.truncate(static_cast<std::size_t>(size));
   edges_.truncate(edges);
+  while (!seen_.empty() && seen_.back().first >= size) seen_.pop_back();
   if (size == 0 && label_ == 0) {  // names that no node or open scope refers to
     label_numbers_.clear();
     labels_.resize(1);
   }
+}
+
+template <std::floating_point T>
+detail::NonFinite Tape<T>::seen(Index i) const {
+  const auto found = std::ranges::lower_bound(seen_, i, {}, [](const auto& entry) { return entry.first; });
+  return found != seen_.end() && found->first == i ? found->second : detail::NonFinite::no;
 }
 
 template <std::floating_point T>

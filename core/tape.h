@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <tapehead/core/chunked_list.h>
 #include <tapehead/core/closure.h>
@@ -50,6 +51,9 @@ template <class T>
 using JointRule =
     Closure<void(const Var<T>& y, const Var<T>& dy, std::span<const bool> wanted, std::span<Var<T>> dx)>;
 
+// What of it an array holds, as bits.
+enum class NonFinite : std::uint8_t { no = 0, nan = 1, infinity = 2 };
+
 template <class T>
 struct Node {
   Node(OpName name_of_op, const Shape& shape_of_output) : op(name_of_op), shape(shape_of_output) {}
@@ -65,10 +69,13 @@ struct Node {
   std::uint32_t edge_count = 0;
   std::uint32_t arguments = 0;  // recorded or not
   bool port = false;
+  bool continues = false;  // the joint rule takes the sums so far as dx and adds to them itself
 };
 
 template <class T>
 class NodeWriter;
+template <class T>
+class Recomputation;
 template <class T>
 class Sweep;
 template <class T>
@@ -98,6 +105,12 @@ class Tape {
   bool recording() const { return user_pauses_ == 0 && plain_sweeps_ == 0; }
   bool paused() const { return user_pauses_ > 0; }  // by a Pause, not by a sweep that wants values only
 
+  // From now on the first op that is recorded, and in a gradient the first rule, that makes a NaN or an
+  // infinity is a DomainError naming it, its node, label and inputs; see watch.h. Costs nothing when off.
+  void watch_nonfinite(bool on = true) { watched_ = on; }
+  bool watched() const { return watched_; }
+  detail::NonFinite seen(Index i) const;  // of what is not finite, by the op while the tape was watched
+
   // For reading a tape: what a node is, and the path of labels of a scope or a name, "layer 1/query".
   const detail::Node<T>& node(Index i) const { return nodes_[static_cast<std::size_t>(i)]; }
   const detail::Edge<T>& edge(const detail::Node<T>& node, std::uint32_t i) const {
@@ -113,6 +126,8 @@ class Tape {
  private:
   template <class>
   friend class detail::NodeWriter;
+  template <class>
+  friend class detail::Recomputation;
   template <std::floating_point>
   friend class Scope;
   template <std::floating_point>
@@ -143,7 +158,10 @@ class Tape {
   std::uint32_t label_ = 0;
   int user_pauses_ = 0;
   int plain_sweeps_ = 0;
+  bool watched_ = false;
+  bool in_sweep_ = false;  // what is recorded now is recorded by rules
   detail::TapeTag<T>* tag_;
+  std::vector<std::pair<Index, detail::NonFinite>> seen_;  // by watched ops, of those that saw something
 };
 
 // Names what is recorded while it lives; scopes nest: "layer 1/attention".

@@ -77,25 +77,25 @@ Var<T> neg(const Var<T>& x) {
 
 template <std::floating_point T>
 Var<T> add(const Var<T>& x, double c) {
-  return record("add", mapped(x, [c = static_cast<T>(c)](T p) { return p + c; }),
+  return record("add", mapped(x, [c = static_cast<T>(c)](T p) { return p + c; }), Given{c},
                 edge(x, [](Var<T> dy) { return dy; }));
 }
 
 template <std::floating_point T>
 Var<T> mul(const Var<T>& x, double c) {
-  return record("mul", mapped(x, [c = static_cast<T>(c)](T p) { return p * c; }),
+  return record("mul", mapped(x, [c = static_cast<T>(c)](T p) { return p * c; }), Given{c},
                 edge(x, [c](const Var<T>& dy) { return mul(dy, c); }));
 }
 
 template <std::floating_point T>
 Var<T> div(const Var<T>& x, double c) {
-  return record("div", mapped(x, [c = static_cast<T>(c)](T p) { return p / c; }),
+  return record("div", mapped(x, [c = static_cast<T>(c)](T p) { return p / c; }), Given{c},
                 edge(x, [c](const Var<T>& dy) { return div(dy, c); }));
 }
 
 template <std::floating_point T>
 Var<T> div(double c, const Var<T>& x) {
-  return record("div", mapped(x, [c = static_cast<T>(c)](T p) { return c / p; }),
+  return record("div", mapped(x, [c = static_cast<T>(c)](T p) { return c / p; }), Given{c},
                 edge(x, [x](const Var<T>& y, const Var<T>& dy) { return neg(div(mul(dy, y), x)); }));
 }
 

@@ -15,7 +15,7 @@ Var<T> masked_fill(const Var<T>& x, const Array<bool>& kept, double fill) {
   auto y = Array<T>::uninitialized(x.shape());
   kernels::zip(x.value().data(), x.shape(), kept.data(), kept.shape(), y.mutable_values().data(), x.shape(),
                [fill = static_cast<T>(fill)](T value, bool keep) { return keep ? value : fill; });
-  return record("masked_fill", std::move(y),
+  return record("masked_fill", std::move(y), Given{fill},
                 edge(x, [kept](const Var<T>& dy) { return masked_fill(dy, kept, 0); }));
 }
 

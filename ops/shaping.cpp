@@ -271,7 +271,7 @@ Var<T> pad(const Var<T>& x, std::span<const Padding> paddings, double fill) {
   }
   auto y = Array<T>::full(shape, static_cast<T>(fill));
   kernels::scatter(x.value().data(), sliced("pad", shape, where), y.mutable_values().data());
-  return record("pad", std::move(y),
+  return record("pad", std::move(y), Given{fill},
                 edge(x, [where = std::move(where)](const Var<T>& dy) { return slice<T>(dy, where); }));
 }
 
