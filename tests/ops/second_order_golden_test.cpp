@@ -12,6 +12,7 @@
 #include <tapehead/ops/loss.h>
 #include <tapehead/ops/norm.h>
 #include <tapehead/ops/reduction.h>
+#include <tapehead/ops/softmax.h>
 
 #include "support/compare.h"
 #include "support/golden.h"
@@ -56,6 +57,8 @@ std::vector<SecondOrder> cases() {
        {"x", "weight"},
        [](auto& g, auto& v) { return rms_norm(v[0], v[1], g.number("eps")); }},
       {"cross_entropy_axis", {"x"}, cross_entropy_of},
+      {"softmax_tied", {"x"}, [](auto&, auto& v) { return softmax(v[0]); }},
+      {"log_softmax_tied", {"x"}, [](auto&, auto& v) { return log_softmax(v[0]); }},
   };
 }
 

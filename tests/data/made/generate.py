@@ -122,8 +122,17 @@ def elementwise_and_reductions(folder):
         ignore_index=-9, label_smoothing=0.2)
 
 
+def large_and_nearly_tied(folder):
+    """What softmax_huge of tests/data/golden cannot show: the scores are as large, but the weights are spread."""
+    torch.manual_seed(4)
+    x = 5000 + multiples((2, 3, 5), 1 / 64, -2, 2)
+    write_op(folder, "softmax_tied", lambda x: torch.softmax(x, -1), {"x": x}, second=True, axis=-1)
+    write_op(folder, "log_softmax_tied", lambda x: torch.log_softmax(x, -1), {"x": x}, second=True, axis=-1)
+
+
 target = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
 nearly_tied(target, "attention_nearly_tied", 1, L=3, S=5, E=7)
 nearly_tied(target, "attention_nearly_tied_cached", 2, L=3, S=7, E=5,
             mask=torch.arange(7) <= torch.arange(3)[:, None] + 4)
 elementwise_and_reductions(target)
+large_and_nearly_tied(target)
