@@ -13,6 +13,7 @@
 namespace tapehead {
 
 unsigned Axes::mask(std::string_view op, const Shape& shape) const {
+  if (all_) return (1u << shape.rank()) - 1;
   unsigned mask = 0;
   for (const int axis : axes_) {
     const unsigned bit = 1u << axis_of(op, shape, axis);
@@ -55,8 +56,6 @@ Shape without_axes(const Shape& shape, unsigned axes) {
   }
   return result;
 }
-
-unsigned all_axes(const Shape& shape) { return (1u << shape.rank()) - 1; }
 
 Shape with_ones(Shape shape, unsigned axes) {
   for (int i = 0; i < shape.rank(); ++i) {
@@ -233,25 +232,13 @@ Var<T> sum(const Var<T>& x, const Axes& axes, Keep keep) {
   return reduced("sum", x, axes.mask("sum", x.shape()), keep, 1);
 }
 template <std::floating_point T>
-Var<T> sum(const Var<T>& x) {
-  return reduced("sum", x, all_axes(x.shape()), Keep::no, 1);
-}
-template <std::floating_point T>
 Var<T> mean(const Var<T>& x, const Axes& axes, Keep keep) {
   return averaged(x, axes.mask("mean", x.shape()), keep);
-}
-template <std::floating_point T>
-Var<T> mean(const Var<T>& x) {
-  return averaged(x, all_axes(x.shape()), Keep::no);
 }
 
 template <std::floating_point T>
 Var<T> var(const Var<T>& x, const Axes& axes, Keep keep, int correction) {
   return variance(x, axes.mask("var", x.shape()), keep, correction);
-}
-template <std::floating_point T>
-Var<T> var(const Var<T>& x) {
-  return variance(x, all_axes(x.shape()), Keep::no, 0);
 }
 
 template <std::floating_point T>
@@ -259,34 +246,18 @@ Var<T> amax(const Var<T>& x, const Axes& axes, Keep keep) {
   return extreme("amax", kernels::largest<T>, x, axes.mask("amax", x.shape()), keep);
 }
 template <std::floating_point T>
-Var<T> amax(const Var<T>& x) {
-  return extreme("amax", kernels::largest<T>, x, all_axes(x.shape()), Keep::no);
-}
-template <std::floating_point T>
 Var<T> amin(const Var<T>& x, const Axes& axes, Keep keep) {
   return extreme("amin", kernels::smallest<T>, x, axes.mask("amin", x.shape()), keep);
-}
-template <std::floating_point T>
-Var<T> amin(const Var<T>& x) {
-  return extreme("amin", kernels::smallest<T>, x, all_axes(x.shape()), Keep::no);
 }
 
 template <std::floating_point T>
 Var<T> prod(const Var<T>& x, const Axes& axes, Keep keep) {
   return product(x, axes.mask("prod", x.shape()), keep);
 }
-template <std::floating_point T>
-Var<T> prod(const Var<T>& x) {
-  return product(x, all_axes(x.shape()), Keep::no);
-}
 
 template <std::floating_point T>
 Var<T> logsumexp(const Var<T>& x, const Axes& axes, Keep keep) {
   return log_of_sum(x, axes.mask("logsumexp", x.shape()), keep);
-}
-template <std::floating_point T>
-Var<T> logsumexp(const Var<T>& x) {
-  return log_of_sum(x, all_axes(x.shape()), Keep::no);
 }
 
 template <std::floating_point T>
@@ -296,19 +267,12 @@ Var<T> cumsum(const Var<T>& x, int axis) {
 
 #define TAPEHEAD_INSTANTIATE(T)                                \
   template Var<T> sum(const Var<T>&, const Axes&, Keep);       \
-  template Var<T> sum(const Var<T>&);                          \
   template Var<T> mean(const Var<T>&, const Axes&, Keep);      \
-  template Var<T> mean(const Var<T>&);                         \
   template Var<T> var(const Var<T>&, const Axes&, Keep, int);  \
-  template Var<T> var(const Var<T>&);                          \
   template Var<T> amax(const Var<T>&, const Axes&, Keep);      \
-  template Var<T> amax(const Var<T>&);                         \
   template Var<T> amin(const Var<T>&, const Axes&, Keep);      \
-  template Var<T> amin(const Var<T>&);                         \
   template Var<T> prod(const Var<T>&, const Axes&, Keep);      \
-  template Var<T> prod(const Var<T>&);                         \
   template Var<T> logsumexp(const Var<T>&, const Axes&, Keep); \
-  template Var<T> logsumexp(const Var<T>&);                    \
   template Var<T> cumsum(const Var<T>&, int);                  \
   template Array<T> sum_over(const Array<T>&, unsigned);
 TAPEHEAD_INSTANTIATE(float)

@@ -102,7 +102,6 @@ T one_silu_slope(T x) {
   }                                                             \
   template void name(std::span<const float>, std::span<float>); \
   template void name(std::span<const double>, std::span<double>);
-TAPEHEAD_MAP(negate, -x)
 TAPEHEAD_MAP(exp, xt::exp(x))
 TAPEHEAD_MAP(log, xt::log(x))
 TAPEHEAD_MAP(sqrt, xt::sqrt(x))

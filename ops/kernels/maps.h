@@ -8,7 +8,6 @@ namespace tapehead::kernels {
 #define TAPEHEAD_MAP(name) \
   template <class T>       \
   void name(std::span<const T> x, std::span<T> y);
-TAPEHEAD_MAP(negate)
 TAPEHEAD_MAP(exp)
 TAPEHEAD_MAP(log)
 TAPEHEAD_MAP(sqrt)

@@ -13,16 +13,7 @@
 namespace tapehead {
 namespace {
 
-using A = Array<double>;
-using V = Var<double>;
-using T = Tape<double>;
-
-using tiny::add;
-using tiny::exp;
-using tiny::mul;
-using tiny::scale;
-using tiny::square;
-using tiny::sum;
+using namespace tiny;
 
 TEST(EngineCases, TwoLossesOnOneTapeHaveTheirOwnGradients) {
   T tape;

@@ -12,17 +12,9 @@
 namespace tapehead {
 namespace {
 
-using A = Array<double>;
-using V = Var<double>;
-using T = Tape<double>;
 using Names = std::vector<std::string>;
 
-using tiny::add;
-using tiny::exp;
-using tiny::mul;
-using tiny::scale;
-using tiny::square;
-using tiny::sum;
+using namespace tiny;
 
 template <class Paths>
 Names names(const Paths& paths) {

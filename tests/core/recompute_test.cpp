@@ -18,18 +18,8 @@
 namespace tapehead {
 namespace {
 
-using A = Array<double>;
-using V = Var<double>;
-using T = Tape<double>;
+using namespace tiny;
 using List = std::vector<V>;
-
-using tiny::add;
-using tiny::exp;
-using tiny::mul;
-using tiny::reciprocal;
-using tiny::scale;
-using tiny::square;
-using tiny::sum;
 
 // Uses x in four places and w in two, and rules that take their output.
 const auto composition = [](const auto& x, const auto& w) {

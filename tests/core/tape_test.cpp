@@ -16,14 +16,7 @@
 namespace tapehead {
 namespace {
 
-using A = Array<double>;
-using V = Var<double>;
-using T = Tape<double>;
-
-using tiny::add;
-using tiny::mul;
-using tiny::scale;
-using tiny::square;
+using namespace tiny;
 
 // Vars and recording
 

@@ -15,17 +15,7 @@
 namespace tapehead {
 namespace {
 
-using A = Array<double>;
-using V = Var<double>;
-using T = Tape<double>;
-
-using tiny::add;
-using tiny::exp;
-using tiny::mul;
-using tiny::reciprocal;
-using tiny::scale;
-using tiny::square;
-using tiny::sum;
+using namespace tiny;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();

@@ -75,6 +75,14 @@ void expect_sums(const Array<double>& y, const Sums& sums, double divisor, Index
   }
 }
 
+TEST(Axes, OfAllKeepsEveryAxisAndOfNoneSumsNothing) {
+  const Var<double> x = Array<double>::of({{1, 2, 3}, {4, 5, 6}});
+  EXPECT_EQ(sum(x, Axes::all(), Keep::yes).shape(), (Shape{1, 1}));
+  EXPECT_EQ(sum(x, Axes::all(), Keep::yes).item(), 21);
+  EXPECT_EQ(sum(x, {}).value().to_vector(), x.value().to_vector());  // an empty list is no axis, not all
+  EXPECT_EQ(sum(Var<double>(Array<double>::scalar(7))).item(), 7);
+}
+
 TEST(Reduction, EverySubsetOfAxesAgreesWithALoop) {
   Generator generator(1);
   for (const Shape& shape : {Shape{2, 3, 4, 5}, Shape{3, 1, 4, 1}, Shape{2, 70, 3, 130}, Shape{7}, Shape{}}) {

@@ -1,5 +1,5 @@
 #pragma once
-// A handful of ops for the tests of the engine alone: core knows no op.
+// The types and a handful of ops for the tests of the engine alone: core knows no op.
 
 #include <cmath>
 #include <vector>
@@ -8,6 +8,14 @@
 #include <tapehead/core/record.h>
 
 namespace tapehead::tiny {
+
+using A = Array<double>;
+using V = Var<double>;
+using T = Tape<double>;
+using Values = std::vector<double>;
+
+inline Values values(const V& x) { return x.value().to_vector(); }
+inline Values values(const A& x) { return x.to_vector(); }
 
 template <class T, class F>
 Array<T> map(const Array<T>& x, F f) {
