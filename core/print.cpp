@@ -8,7 +8,7 @@
 namespace tapehead {
 namespace {
 
-using Row = std::array<std::string, 5>;
+using Row = std::array<std::string, 6>;
 
 std::string node_name(Index i) { return std::to_string(i).insert(0, 1, '%'); }
 
@@ -22,14 +22,14 @@ Row row_of(const Tape<T>& tape, Index i) {
   std::string inputs;
   for (const std::string& argument : arguments) inputs += (inputs.empty() ? "" : ", ") + argument;
   return {node_name(i), std::string(node.op.text()), tape.label_path(node.name ? node.name : node.label),
-          inputs, to_string(node.shape)};
+          inputs, to_string(node.shape), std::string(tape.remark_of(i))};
 }
 
 }  // namespace
 
 template <std::floating_point T>
 std::string to_string(const Tape<T>& tape) {
-  std::vector<Row> rows = {{"node", "op", "label", "inputs", "shape"}};
+  std::vector<Row> rows = {{"node", "op", "label", "inputs", "shape", ""}};
   Index inputs = 0, kept = 0;
   std::size_t kept_bytes = 0;
   for (Index i = 0; i < tape.size(); ++i) {
@@ -38,7 +38,7 @@ std::string to_string(const Tape<T>& tape) {
     kept += tape.node(i).output.defined();
     kept_bytes += tape.node(i).output.bytes();
   }
-  std::array<std::size_t, 5> width{};
+  std::array<std::size_t, 6> width{};
   for (const Row& row : rows) {
     for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
   }

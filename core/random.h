@@ -20,6 +20,9 @@ class Generator {
   Generator split(std::uint64_t name) const;
   Generator split(std::string_view name) const;
 
+  std::uint64_t key() const { return key_; }            // which stream
+  std::uint64_t position() const { return position_; }  // how many numbers of it were drawn
+
   std::uint64_t bits();  // 64 random bits
   double uniform();      // in [0, 1), 53 bits
   double normal();       // mean 0, standard deviation 1; one uniform number each, by the inverse distribution

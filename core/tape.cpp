@@ -86,10 +86,24 @@ void Tape<T>::rewind(Index size) {
   nodes_.truncate(static_cast<std::size_t>(size));
   edges_.truncate(edges);
   while (!seen_.empty() && seen_.back().first >= size) seen_.pop_back();
+  std::erase_if(remarks_, [=](const auto& entry) { return entry.first >= size; });
   if (size == 0 && label_ == 0) {  // names that no node or open scope refers to
     label_numbers_.clear();
     labels_.resize(1);
   }
+}
+
+template <std::floating_point T>
+void Tape<T>::remark(const Var<T>& x, std::string_view literal) {
+  if (!x.recorded()) return;
+  Tape& tape = of("remark", x);
+  tape.remarks_.emplace_back(tape.index_here(x), literal);
+}
+
+template <std::floating_point T>
+std::string_view Tape<T>::remark_of(Index i) const {
+  const auto found = std::ranges::find(remarks_, i, [](const auto& entry) { return entry.first; });
+  return found != remarks_.end() ? found->second : std::string_view();
 }
 
 template <std::floating_point T>

@@ -111,6 +111,11 @@ class Tape {
   bool watched() const { return watched_; }
   detail::NonFinite seen(Index i) const;  // of what is not finite, by the op while the tape was watched
 
+  // A remark about the node of a recorded Var, for whoever reads the tape; `literal` is a string literal, or
+  // lives as long as the tape. Does nothing when x is not recorded.
+  static void remark(const Var<T>& x, std::string_view literal);
+  std::string_view remark_of(Index i) const;  // empty when there is none
+
   // For reading a tape: what a node is, and the path of labels of a scope or a name, "layer 1/query".
   const detail::Node<T>& node(Index i) const { return nodes_[static_cast<std::size_t>(i)]; }
   const detail::Edge<T>& edge(const detail::Node<T>& node, std::uint32_t i) const {
@@ -161,6 +166,7 @@ class Tape {
   bool watched_ = false;
   bool in_sweep_ = false;  // what is recorded now is recorded by rules
   detail::TapeTag<T>* tag_;
+  std::vector<std::pair<Index, std::string_view>> remarks_;
   std::vector<std::pair<Index, detail::NonFinite>> seen_;  // by watched ops, of those that saw something
 };
 

@@ -19,10 +19,9 @@ int main() {
   Generator random(7);
   Tape<double> tape;
   const Var<double> x = tape.input(random.normal<double>({length, width}), "X");
-  const SelfAttention<double> layer{tape.input(random.normal<double>({width, head}), "w_query"),
-                                    tape.input(random.normal<double>({width, head}), "w_key"),
-                                    tape.input(random.normal<double>({width, head}), "w_value"),
-                                    {}};
+  const MultiHeadAttention<double> layer{{tape.input(random.normal<double>({width, head}), "w_query")},
+                                         {tape.input(random.normal<double>({width, head}), "w_key")},
+                                         {tape.input(random.normal<double>({width, head}), "w_value")}};
   const AttentionResult<double> result = layer(x, {.weights = true});
   const Var<double> upstream = random.normal<double>(result.output.shape());  // dO
 
@@ -30,8 +29,8 @@ int main() {
   print(tape);
 
   // The formulas, on plain values: detached Vars are on no tape.
-  const Var<double> X = x.detach(), Wq = layer.w_query.detach(), Wk = layer.w_key.detach(),
-                    Wv = layer.w_value.detach();
+  const Var<double> X = x.detach(), Wq = layer.query.w.detach(), Wk = layer.key.w.detach(),
+                    Wv = layer.value.w.detach();
   const Var<double> Q = matmul(X, Wq), K = matmul(X, Wk), V = matmul(X, Wv), P = result.weights->detach();
   const double scale = 1 / std::sqrt(static_cast<double>(head));
   const Var<double> dP = matmul(upstream, V, false, true);

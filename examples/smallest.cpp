@@ -9,11 +9,11 @@ int main() {
   const Var<double> x = tape.input(Array<double>::of({{1, 0}, {0, 1}, {1, 1}}), "X");
 
   // X is query, key and value; row i sees keys 0 to i.
-  const auto [output, weights] = attention(x, x, x, {.mask = Mask::causal(0), .weights = true});
-  const Var<double> loss = sum(output * output);
+  const auto seen = attention(x, x, x, {.mask = Mask::causal(0), .weights = true});
+  const Var<double> loss = sum(seen.output * seen.output);
 
   print(tape);
-  std::cout << "weights\n" << weights->value() << "\n";
+  std::cout << "weights\n" << seen.weights->value() << "\n";
   for (const auto& path : gradient_paths(loss, x)) {
     std::cout << "gradient of X by " << path.name << "\n" << path.gradient << "\n";
   }

@@ -35,7 +35,7 @@ double accuracy(const CausalModel<float>& model, const RecallTask::Batch& batch)
 int main(int argc, char** argv) {
   const Index steps = argc > 1 ? std::atol(argv[1]) : 600;
   const RecallTask task;
-  TransformerSizes sizes;
+  TransformerOptions sizes;
   sizes.vocabulary = task.vocabulary();
   sizes.context = task.length();
 

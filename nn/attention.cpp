@@ -1,77 +1,126 @@
 #include <tapehead/core/errors.h>
 #include <tapehead/core/record.h>
-#include <tapehead/nn/attention.h>
+#include <tapehead/nn/attention_parts.h>
 #include <tapehead/ops/arithmetic.h>
-#include <tapehead/ops/masking.h>
+#include <tapehead/ops/elementwise.h>
 #include <tapehead/ops/matmul.h>
 #include <tapehead/ops/shaping.h>
-#include <tapehead/ops/softmax.h>
 
 #include <cmath>
-#include <limits>
 
 namespace tapehead {
 namespace {
 
+using detail::Operands;
+
+// Of every key, also of those that a mask excludes.
 template <class T>
-void require_shapes(const Var<T>& query, const Var<T>& key, const Var<T>& value) {
-  auto reject = [&](std::string_view what) {
-    throw ShapeError("attention", what,
-                     {{"query", query.shape()}, {"key", key.shape()}, {"value", value.shape()}});
+bool wants_scores(const AttentionOptions<T>& options) {
+  return options.scaled_scores || options.capped_scores;
+}
+
+template <class T>
+struct Placed {
+  Operands<T> operands;
+  Operands<T> shown;  // the same, for scores that are wanted of what is excluded as well
+};
+
+template <class T>
+Placed<T> placed(const Var<T>& query, const Var<T>& key, const Var<T>& value,
+                 const AttentionOptions<T>& options) {
+  const Operands<T> x{port(query, "query"), port(key, "key"), port(value, "value")};
+  auto with = [&](const detail::Exclusion& excluded) {
+    return Operands<T>{detail::placed_query(x.query, options, options.query_offset, excluded.rows),
+                       detail::placed_key(x.key, options, 0, excluded.seen_keys), x.value};
   };
-  const int rank = query.rank();
-  if (rank < 2 || key.rank() != rank || value.rank() != rank) {
-    reject("needs query (..., L, D), key (..., S, D), value (..., S, E)");
-  }
-  if (query.dim(-1) != key.dim(-1)) reject("the widths of query and key differ");
-  if (key.dim(-2) != value.dim(-2)) reject("the lengths of key and value differ");
-  const Shape leading = query.shape().first(rank - 2);
-  if (key.shape().first(rank - 2) != leading || value.shape().first(rank - 2) != leading) {
-    reject("the leading axes differ");
-  }
-  if (query.dim(-1) == 0) reject("the head width is 0");
-  if (key.dim(-2) == 0) reject("there is no key");
+  detail::Exclusion excluded;
+  const Shape scores = detail::scores_shape(query.shape(), key.shape());
+  if (options.norm) excluded = detail::exclusion(options, scores, key.shape());
+  const Operands<T> operands = with(excluded);
+  const bool replaced = excluded.rows.defined() || excluded.seen_keys.defined();
+  return {operands, replaced && wants_scores(options) ? with({}) : operands};
+}
+
+// Both attentions: raw(query, key) gives the scores (..., H, L, S) before all options.
+template <class T, class Raw>
+AttentionResult<T> attention_by(const Placed<T>& inputs, double default_scale,
+                                const AttentionOptions<T>& options, Raw raw) {
+  const auto& [x, every] = inputs;
+  const Shape shape = detail::scores_shape(x.query.shape(), x.key.shape());
+  const detail::Exclusion excluded = detail::exclusion(options, shape, x.key.shape());
+  const Var<T> query = detail::selected(x.query, excluded.rows);
+  const Var<T> key = detail::selected(x.key, excluded.seen_keys);
+  const Var<T> value = detail::selected(x.value, excluded.seen_keys);
+  const Var<T> scores = raw(query, key);
+  const bool hidden = excluded.seen_keys.defined() || excluded.rows.defined();
+  const Var<T> shown = hidden && wants_scores(options) ? raw(every.query, every.key) : scores;
+  detail::Weighed<T> all = detail::weighed(scores, shown, default_scale, excluded, options);
+  const Var<T> output = matmul(detail::grouped(all.weights, key.shape()), value);
+  all.result.output =
+      detail::selected(detail::reshaped(output, x.query.shape().with(-1, value.dim(-1))), all.rows);
+  return std::move(all.result);
 }
 
 template <class T>
-void require_rows_with_keys(const Array<T>& scores) {
-  const Index keys = scores.dim(-1);
-  const T infinity = std::numeric_limits<T>::infinity();
-  for (Index row = 0; row < scores.size() / keys; ++row) {
-    const T* s = scores.data() + row * keys;
-    T largest = -infinity;
-    bool nan = false;
-    for (Index j = 0; j < keys; ++j) {
-      largest = s[j] > largest ? s[j] : largest;
-      nan |= s[j] != s[j];
-    }
-    if (!nan && largest > -infinity && largest < infinity) continue;
-    const std::string what = nan           ? "a score is not a number"
-                             : largest > 0 ? "a score is infinite"
-                                           : "no key is allowed";
-    throw DomainError("attention", what + ": " + place_of_row(scores.shape(), row));
+void require_scoring(const Var<T>& query, const Var<T>& key, const AdditiveScoring<T>& s) {
+  const bool fit = s.w_query.rank() == 2 && s.w_key.rank() == 2 && s.w_query.dim(0) == query.dim(-1) &&
+                   s.w_key.dim(0) == key.dim(-1) && s.w_query.dim(1) == s.w_key.dim(1) &&
+                   s.v.shape() == Shape{s.w_query.dim(1)} && (!s.b || s.b->shape() == s.v.shape());
+  if (fit) return;
+  throw ShapeError("additive_attention", "needs w_query (D, A), w_key (N, A), v and b (A)",
+                   {{"query", query.shape()},
+                    {"key", key.shape()},
+                    {"w_query", s.w_query.shape()},
+                    {"w_key", s.w_key.shape()},
+                    {"v", s.v.shape()},
+                    {"b", s.b ? s.b->shape() : s.v.shape()}});
+}
+
+// v . tanh(query w_query + b + key w_key) of every pair
+template <class T>
+Var<T> additive_scores(const Var<T>& query, const Var<T>& key, const AdditiveScoring<T>& s) {
+  const Var<T> from_query =
+      detail::grouped(s.b ? projection(query, s.w_query, *s.b) : projection(query, s.w_query), key.shape());
+  const Var<T> from_key = projection(key, s.w_key);
+  auto with_axis = [](const Var<T>& x, int axis) {
+    const Shape& shape = x.shape();
+    return reshape(x, shape.first(axis).followed_by({1}).followed_by(shape.last(shape.rank() - axis)));
+  };
+  const Var<T> hidden = tanh(with_axis(from_query, query.rank() - 1) + with_axis(from_key, key.rank() - 2));
+  return detail::reshaped(matmul(hidden, s.v), detail::scores_shape(query.shape(), key.shape()));
+}
+
+// Empty when the fused kernel is to be taken.
+template <class T>
+std::string_view why_composed(const Operands<T>& x, const AttentionOptions<T>& options) {
+  if (options.kernel == AttentionKernel::composed) return "composed: asked for";
+  const std::string_view obstacle = detail::obstacle_to_fusion(x, options);
+  if (options.kernel == AttentionKernel::fused && !obstacle.empty()) {
+    throw DomainError("attention",
+                      "the fused kernel was asked for and cannot do this, " + std::string(obstacle));
   }
+  return obstacle;
 }
 
 template <class T>
-Var<T> scaled(const Var<T>& scores, const Scale<T>& scale, Index width) {
-  if (!scale.var()) return scores * scale.number(width);
-  const Var<T>& s = *scale.var();
-  if (!broadcasts_to(s.shape(), scores.shape())) {
-    throw ShapeError("attention", "the scale does not broadcast to the scores",
-                     {{"scale", s.shape()}, {"scores", scores.shape()}});
-  }
-  for (const T x : s.value().values()) {
-    if (!std::isfinite(x)) throw DomainError("attention", "the scale is not finite");
-  }
-  return scores * s;
+AttentionResult<T> dot_product_attention(const Placed<T>& x, const AttentionOptions<T>& options) {
+  const double scale = 1 / std::sqrt(static_cast<double>(x.operands.query.dim(-1)));
+  return attention_by(x, scale, options, [](const Var<T>& q, const Var<T>& k) {
+    return detail::reshaped(matmul(detail::grouped(q, k.shape()), k, false, true),
+                            detail::scores_shape(q.shape(), k.shape()));
+  });
 }
 
 }  // namespace
 
+template <class T>
+AttentionResult<T> detail::composed_attention(const Operands<T>& x, const AttentionOptions<T>& options) {
+  return dot_product_attention<T>({x, x}, options);
+}
+
 template <std::floating_point T>
-double Scale<T>::number(Index width) const {
-  const double scale = number_.value_or(1 / std::sqrt(static_cast<double>(width)));
+double Scale<T>::number(double otherwise) const {
+  const double scale = number_.value_or(otherwise);
   if (!std::isfinite(scale)) throw DomainError("attention", "the scale is not finite");
   return scale;
 }
@@ -79,18 +128,45 @@ double Scale<T>::number(Index width) const {
 template <std::floating_point T>
 AttentionResult<T> attention(const Var<T>& query, const Var<T>& key, const Var<T>& value,
                              const AttentionOptions<T>& options) {
-  require_shapes(query, key, value);
-  const Var<T> q = port(query, "query"), k = port(key, "key"), v = port(value, "value");
-  Var<T> scores = scaled(matmul(q, k, false, true), options.scale, query.dim(-1));
-  if (!options.mask.allows_all()) {
-    scores =
-        masked_fill(scores, options.mask.expanded(scores.shape()), -std::numeric_limits<double>::infinity());
+  detail::require_attention_shapes("attention", query.shape(), key.shape(), value.shape());
+  if (query.dim(-1) != key.dim(-1)) {
+    throw ShapeError("attention", "the widths of query and key differ",
+                     {{"query", query.shape()}, {"key", key.shape()}, {"value", value.shape()}});
   }
-  require_rows_with_keys(scores.value());
-  const Var<T> weights = softmax(scores);
-  AttentionResult<T> result{matmul(weights, v), {}};
-  if (options.weights) result.weights = weights;
+  detail::require_options(options, detail::scores_shape(query.shape(), key.shape()));
+  const Placed<T> x = placed(query, key, value, options);
+  const std::string_view composed_because = why_composed(x.operands, options);
+  AttentionResult<T> result = composed_because.empty() ? detail::fused_attention(x.operands, options)
+                                                       : dot_product_attention(x, options);
+  result.computed_by = composed_because.empty() ? "fused" : composed_because;
+  Tape<T>::remark(result.output, result.computed_by);
   return result;
+}
+
+template <std::floating_point T>
+AttentionResult<T> additive_attention(const Var<T>& query, const Var<T>& key, const Var<T>& value,
+                                      const AdditiveScoring<T>& scoring, const AttentionOptions<T>& options) {
+  detail::require_attention_shapes("additive_attention", query.shape(), key.shape(), value.shape());
+  require_scoring(query, key, scoring);
+  return attention_by(placed(query, key, value, options), 1, options,
+                      [&](const Var<T>& q, const Var<T>& k) { return additive_scores(q, k, scoring); });
+}
+
+template <std::floating_point T>
+Array<T> alibi_slopes(Index heads) {
+  if (heads < 1) throw DomainError("alibi_slopes", std::to_string(heads) + " heads");
+  Index power = 1;
+  while (2 * power <= heads) power *= 2;
+  auto slopes = Array<T>::uninitialized({heads});
+  T* const out = slopes.mutable_values().data();
+  for (Index h = 0; h < heads; ++h) {
+    // Past the power of two: the 1st, 3rd, 5th ... of twice as many.
+    const double exponent = h < power
+                                ? static_cast<double>(h + 1) / static_cast<double>(power)
+                                : static_cast<double>(2 * (h - power) + 1) / static_cast<double>(2 * power);
+    out[h] = static_cast<T>(std::exp2(-8 * exponent));
+  }
+  return slopes;
 }
 
 template <std::floating_point T>
@@ -110,11 +186,15 @@ Var<T> merge_heads(const Var<T>& x) {
   return reshape(by_token, x.shape().first(x.rank() - 3).followed_by({x.dim(-2), x.dim(-3) * x.dim(-1)}));
 }
 
-#define TAPEHEAD_INSTANTIATE(T)                                                      \
-  template class Scale<T>;                                                           \
-  template AttentionResult<T> attention(const Var<T>&, const Var<T>&, const Var<T>&, \
-                                        const AttentionOptions<T>&);                 \
-  template Var<T> split_heads(const Var<T>&, Index);                                 \
+#define TAPEHEAD_INSTANTIATE(T)                                                                           \
+  template AttentionResult<T> detail::composed_attention(const Operands<T>&, const AttentionOptions<T>&); \
+  template class Scale<T>;                                                                                \
+  template AttentionResult<T> attention(const Var<T>&, const Var<T>&, const Var<T>&,                      \
+                                        const AttentionOptions<T>&);                                      \
+  template AttentionResult<T> additive_attention(const Var<T>&, const Var<T>&, const Var<T>&,             \
+                                                 const AdditiveScoring<T>&, const AttentionOptions<T>&);  \
+  template Array<T> alibi_slopes(Index);                                                                  \
+  template Var<T> split_heads(const Var<T>&, Index);                                                      \
   template Var<T> merge_heads(const Var<T>&);
 TAPEHEAD_INSTANTIATE(float)
 TAPEHEAD_INSTANTIATE(double)

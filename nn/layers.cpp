@@ -1,69 +1,35 @@
 #include <tapehead/nn/layers.h>
 #include <tapehead/ops/arithmetic.h>
 #include <tapehead/ops/elementwise.h>
+#include <tapehead/ops/indexing.h>
 #include <tapehead/ops/matmul.h>
 #include <tapehead/ops/norm.h>
 
 #include <cmath>
 
 namespace tapehead {
-namespace {
-
-template <class T, class Layer>
-AttentionResult<T> attend(const Layer& layer, const Var<T>& x, const Var<T>& source,
-                          const AttentionOptions<T>& options) {
-  auto projected = [&](const Var<T>& from, const Var<T>& w) {
-    const Var<T> p = projection(from, w);
-    return layer.heads == 1 ? p : split_heads(p, layer.heads);
-  };
-  const Var<T> query = projected(x, layer.w_query);  // one after another: the order of arguments is open
-  const Var<T> key = projected(source, layer.w_key);
-  const Var<T> value = projected(source, layer.w_value);
-  AttentionResult<T> result = attention(query, key, value, options);
-  if (layer.heads != 1) result.output = merge_heads(result.output);
-  if (layer.w_out) result.output = projection(result.output, *layer.w_out);
-  return result;
-}
-
-}  // namespace
 
 template <std::floating_point T>
-Var<T> initial_projection(Generator& random, Index in, Index out) {
+Projection<T> Projection<T>::initial(Generator& random, Index in, Index out, bool bias) {
   const double bound = 1 / std::sqrt(static_cast<double>(in));
-  return random.uniform<T>({in, out}, -bound, bound);
-}
-
-template <std::floating_point T>
-SelfAttention<T> SelfAttention<T>::initial(Generator& random, Index width, Index heads) {
-  SelfAttention layer;
-  layer.w_query = initial_projection<T>(random, width, width);
-  layer.w_key = initial_projection<T>(random, width, width);
-  layer.w_value = initial_projection<T>(random, width, width);
-  layer.w_out = initial_projection<T>(random, width, width);
-  layer.heads = heads;
+  Projection layer{random.uniform<T>({in, out}, -bound, bound)};
+  if (bias) layer.b = Array<T>::zeros({out});
   return layer;
 }
 
 template <std::floating_point T>
-AttentionResult<T> SelfAttention<T>::operator()(const Var<T>& x, const AttentionOptions<T>& options) const {
-  return attend(*this, x, x, options);
+Var<T> Projection<T>::operator()(const Var<T>& x) const {
+  return b ? projection(x, w, *b) : projection(x, w);
 }
 
 template <std::floating_point T>
-CrossAttention<T> CrossAttention<T>::initial(Generator& random, Index width, Index source, Index heads) {
-  CrossAttention layer;
-  layer.w_query = initial_projection<T>(random, width, width);
-  layer.w_key = initial_projection<T>(random, source, width);
-  layer.w_value = initial_projection<T>(random, source, width);
-  layer.w_out = initial_projection<T>(random, width, width);
-  layer.heads = heads;
-  return layer;
+Embedding<T> Embedding<T>::initial(Generator& random, Index count, Index width) {
+  return {random.normal<T>({count, width})};
 }
 
 template <std::floating_point T>
-AttentionResult<T> CrossAttention<T>::operator()(const Var<T>& x, const Var<T>& y,
-                                                 const AttentionOptions<T>& options) const {
-  return attend(*this, x, y, options);
+Var<T> Embedding<T>::operator()(const Array<Index>& indices) const {
+  return embedding(table, indices);
 }
 
 template <std::floating_point T>
@@ -73,29 +39,66 @@ LayerNorm<T> LayerNorm<T>::initial(Index width) {
 
 template <std::floating_point T>
 Var<T> LayerNorm<T>::operator()(const Var<T>& x) const {
-  return layer_norm(x, gain, bias);
+  return layer_norm(x, gain, bias, eps);
 }
 
 template <std::floating_point T>
-FeedForward<T> FeedForward<T>::initial(Generator& random, Index width, Index hidden) {
+RmsNorm<T> RmsNorm<T>::initial(Index width) {
+  return {Array<T>::ones({width})};
+}
+
+template <std::floating_point T>
+Var<T> RmsNorm<T>::operator()(const Var<T>& x) const {
+  return rms_norm(x, gain, eps);
+}
+
+template <std::floating_point T>
+Var<T> activated(Activation activation, const Var<T>& x) {
+  switch (activation) {
+    case Activation::relu:
+      return relu(x);
+    case Activation::gelu:
+      return gelu(x);
+    case Activation::gelu_tanh:
+      return gelu(x, Gelu::tanh);
+    case Activation::silu:
+      break;
+  }
+  return silu(x);
+}
+
+template <std::floating_point T>
+FeedForward<T> FeedForward<T>::initial(Generator& random, Index width, Index hidden, Activation activation) {
   FeedForward layer;
-  layer.w_up = initial_projection<T>(random, width, hidden);
-  layer.b_up = Array<T>::zeros({hidden});
-  layer.w_down = initial_projection<T>(random, hidden, width);
-  layer.b_down = Array<T>::zeros({width});
+  layer.up = Projection<T>::initial(random, width, hidden, true);
+  layer.down = Projection<T>::initial(random, hidden, width, true);
+  layer.activation = activation;
+  return layer;
+}
+
+template <std::floating_point T>
+FeedForward<T> FeedForward<T>::initial_swiglu(Generator& random, Index width, Index hidden) {
+  FeedForward layer;
+  layer.up = Projection<T>::initial(random, width, hidden);
+  layer.gate = Projection<T>::initial(random, width, hidden);
+  layer.down = Projection<T>::initial(random, hidden, width);
+  layer.activation = Activation::silu;
   return layer;
 }
 
 template <std::floating_point T>
 Var<T> FeedForward<T>::operator()(const Var<T>& x) const {
-  return projection(gelu(projection(x, w_up, b_up)), w_down, b_down);
+  if (!gate) return down(activated(activation, up(x)));
+  const Var<T> open = activated(activation, (*gate)(x));
+  return down(open * up(x));
 }
 
-#define TAPEHEAD_INSTANTIATE(T)                                 \
-  template Var<T> initial_projection(Generator&, Index, Index); \
-  template struct SelfAttention<T>;                             \
-  template struct CrossAttention<T>;                            \
-  template struct LayerNorm<T>;                                 \
+#define TAPEHEAD_INSTANTIATE(T)                         \
+  template struct Projection<T>;                        \
+  template struct Embedding<T>;                         \
+  template struct LayerNorm<T>;                         \
+  template struct RmsNorm<T>;                           \
+  template Var<T> activated(Activation, const Var<T>&); \
   template struct FeedForward<T>;
 TAPEHEAD_INSTANTIATE(float)
 TAPEHEAD_INSTANTIATE(double)

@@ -2,53 +2,40 @@
 // The layers that models are made of: structs of Vars with a call operator.
 
 #include <optional>
+#include <variant>
 
 #include <tapehead/core/random.h>
-#include <tapehead/nn/attention.h>
 #include <tapehead/nn/model.h>
 
 namespace tapehead {
 
-// Initial values of a projection (in, out): uniform in +-1 / sqrt(in), so that unit variance in gives a third
-// out.
+// x w + b        x (..., in)   w (in, out)   b (out), when there is one   output (..., out)
 template <std::floating_point T>
-Var<T> initial_projection(Generator& random, Index in, Index out);
+struct Projection {
+  Var<T> w;
+  std::optional<Var<T>> b{};
 
-// Self-attention: queries, keys and values are projections of one X. With heads, the projections are split
-// head by head and the outputs joined again; w_out, when there is one, follows. x (..., L, M)   w_query,
-// w_key (M, H D)   w_value (M, H E)   w_out (H E, M')   output (..., L, H E or M')
-template <std::floating_point T>
-struct SelfAttention {
-  Var<T> w_query, w_key, w_value;
-  std::optional<Var<T>> w_out;
-  Index heads = 1;
-
-  // Query, key and value projections (width, width) and an output projection.
-  static SelfAttention initial(Generator& random, Index width, Index heads);
-  AttentionResult<T> operator()(const Var<T>& x, const AttentionOptions<T>& options = {}) const;
+  // w uniform in +-1 / sqrt(in), so that unit variance in gives a third out; b, when wanted, 0.
+  static Projection initial(Generator& random, Index in, Index out, bool bias = false);
+  Var<T> operator()(const Var<T>& x) const;
 
   template <class Self, class F>
   static void fields(Self& self, F f) {
-    f("w_query", self.w_query), f("w_key", self.w_key), f("w_value", self.w_value), f("w_out", self.w_out);
+    f("w", self.w), f("b", self.b);
   }
 };
 
-// Cross-attention: queries are projections of X, keys and values of Y; their widths may differ.
-// x (..., L, M)   y (..., S, N)   w_query (M, H D)   w_key (N, H D)   w_value (N, H E)   w_out (H E, M')
+// The rows of a table (count, M) that indices (...) name: (..., M).
 template <std::floating_point T>
-struct CrossAttention {
-  Var<T> w_query, w_key, w_value;
-  std::optional<Var<T>> w_out;
-  Index heads = 1;
+struct Embedding {
+  Var<T> table;
 
-  // From queries of width `width` to a source of width `source`, back to `width`.
-  static CrossAttention initial(Generator& random, Index width, Index source, Index heads);
-  AttentionResult<T> operator()(const Var<T>& x, const Var<T>& y,
-                                const AttentionOptions<T>& options = {}) const;
+  static Embedding initial(Generator& random, Index count, Index width);  // of unit variance
+  Var<T> operator()(const Array<Index>& indices) const;
 
   template <class Self, class F>
   static void fields(Self& self, F f) {
-    f("w_query", self.w_query), f("w_key", self.w_key), f("w_value", self.w_value), f("w_out", self.w_out);
+    f("table", self.table);
   }
 };
 
@@ -56,6 +43,7 @@ struct CrossAttention {
 template <std::floating_point T>
 struct LayerNorm {
   Var<T> gain, bias;
+  double eps = 1e-5;
 
   static LayerNorm initial(Index width);  // gain 1, bias 0
   Var<T> operator()(const Var<T>& x) const;
@@ -66,17 +54,53 @@ struct LayerNorm {
   }
 };
 
-// gelu(x w_up + b_up) w_down + b_down        x (..., M)   w_up (M, F)   w_down (F, M)
+// x (..., M)   gain (M)
 template <std::floating_point T>
-struct FeedForward {
-  Var<T> w_up, b_up, w_down, b_down;
+struct RmsNorm {
+  Var<T> gain;
+  double eps = 1e-6;
 
-  static FeedForward initial(Generator& random, Index width, Index hidden);
+  static RmsNorm initial(Index width);  // gain 1
   Var<T> operator()(const Var<T>& x) const;
 
   template <class Self, class F>
   static void fields(Self& self, F f) {
-    f("w_up", self.w_up), f("b_up", self.b_up), f("w_down", self.w_down), f("b_down", self.b_down);
+    f("gain", self.gain);
+  }
+};
+
+template <std::floating_point T>
+using Norm = std::variant<LayerNorm<T>, RmsNorm<T>>;
+
+template <std::floating_point T>
+Var<T> normed(const Norm<T>& norm, const Var<T>& x) {
+  return std::visit([&](const auto& one) { return one(x); }, norm);
+}
+
+enum class Activation { relu, gelu, gelu_tanh, silu };
+
+template <std::floating_point T>
+Var<T> activated(Activation activation, const Var<T>& x);
+
+// down(activation(up(x))), or down(activation(gate(x)) up(x)) when there is a gate; with silu that is SwiGLU
+// (Shazeer, "GLU variants improve transformer", 2020).
+// x (..., M)   up, gate (M, F)   down (F, M)
+template <std::floating_point T>
+struct FeedForward {
+  Projection<T> up;
+  std::optional<Projection<T>> gate{};
+  Projection<T> down;
+  Activation activation = Activation::gelu;
+
+  // With biases of 0, and without a gate; or as SwiGLU has it, with a gate and without biases.
+  static FeedForward initial(Generator& random, Index width, Index hidden,
+                             Activation activation = Activation::gelu);
+  static FeedForward initial_swiglu(Generator& random, Index width, Index hidden);
+  Var<T> operator()(const Var<T>& x) const;
+
+  template <class Self, class F>
+  static void fields(Self& self, F f) {
+    f("up", self.up), f("gate", self.gate), f("down", self.down);
   }
 };
 

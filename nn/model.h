@@ -5,12 +5,13 @@
 //   static void fields(Self& self, F f) { f("w_query", self.w_query); f("layers", self.layers); }
 //
 // and everything that walks over parameters follows from that. A field is a Var, another such struct, an
-// optional or a vector of them; numbers of its configuration are not fields.
+// optional, a vector or a variant of them; numbers of its configuration are not fields.
 
 #include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <variant>
 #include <vector>
 
 #include <tapehead/core/tape.h>
@@ -31,6 +32,11 @@ inline constexpr bool is_list = false;
 template <class Model>
 inline constexpr bool is_list<std::vector<Model>> = true;
 
+template <class Field>
+inline constexpr bool is_choice = false;
+template <class... Model>
+inline constexpr bool is_choice<std::variant<Model...>> = true;
+
 template <class Field, class F>
 void walk(const std::string& name, Field& field, F& f) {
   using Kind = std::remove_const_t<Field>;
@@ -39,7 +45,10 @@ void walk(const std::string& name, Field& field, F& f) {
   } else if constexpr (is_optional<Kind>) {
     if (field) walk(name, *field, f);
   } else if constexpr (is_list<Kind>) {
-    for (std::size_t i = 0; i < field.size(); ++i) walk(name + "." + std::to_string(i), field[i], f);
+    const std::string before = name.empty() ? name : name + ".";
+    for (std::size_t i = 0; i < field.size(); ++i) walk(before + std::to_string(i), field[i], f);
+  } else if constexpr (is_choice<Kind>) {
+    std::visit([&](auto& one) { walk(name, one, f); }, field);
   } else {
     Kind::fields(field, [&](std::string_view part, auto& inner) {
       walk(name.empty() ? std::string(part) : name + "." + std::string(part), inner, f);

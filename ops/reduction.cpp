@@ -9,6 +9,7 @@
 #include <tapehead/ops/shaping.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace tapehead {
 
@@ -207,11 +208,25 @@ Var<T> product(const Var<T>& x, unsigned axes, Keep keep) {
                 }));
 }
 
+// The sum of p, (...) with the axes kept, or 1 where y is not finite.
+template <class T>
+Var<T> sum_where_finite(const Var<T>& p, unsigned axes, const Array<T>& y) {
+  const Var<T> sum = reduced("sum", p, axes, Keep::yes, 1);
+  auto finite = Array<bool>::uninitialized(sum.shape());
+  std::transform(y.values().begin(), y.values().end(), finite.mutable_values().begin(),
+                 [](T value) { return std::isfinite(value); });
+  const bool all = std::find(finite.values().begin(), finite.values().end(), false) == finite.values().end();
+  return all ? sum : masked_fill(sum, finite, 1);
+}
+
 template <class T>
 Var<T> log_of_sum(const Var<T>& x, unsigned axes, Keep keep) {
   return record("logsumexp", by_rows(kernels::logsumexp<T>, x, axes, keep),
                 edge(x, [x, axes](const Var<T>& y, const Var<T>& dy) {
-                  return kept(dy, x.shape(), axes) * exp(x - kept(y, x.shape(), axes));
+                  // y was rounded, which is off by a factor common to a row: dividing by the sum takes it
+                  // out.
+                  const Var<T> p = exp(x - kept(y, x.shape(), axes));
+                  return kept(dy, x.shape(), axes) * (p / sum_where_finite(p, axes, y.value()));
                 }));
 }
 

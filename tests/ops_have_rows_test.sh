@@ -8,6 +8,7 @@ root=$1 program=$2
 no_ops='
 positive   a mask of plain values, which the rules of relu and gelu ask for
 sum_over   plain values, for fit and sum_to; sum is the op
+round_to   plain values; rounding is a step function, without a derivative to pass on
 '
 
 # Names before a parenthesis in the declarations that begin in the first column, as clang-format has them: members and

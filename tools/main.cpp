@@ -7,10 +7,12 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <tools/cache.h>
 #include <tools/train/train.h>
 
 namespace {
 
+using tapehead::tools::CacheSettings;
 using tapehead::tools::TrainSettings;
 
 constexpr int unusable = 2;  // exit code for input or arguments that cannot be used
@@ -29,6 +31,15 @@ CLI::Validator seed() {
         return reads(text, number) ? "" : "'" + text + "' is not a whole number from 0 to 2^64 - 1";
       },
       "0 to 2^64 - 1");
+}
+CLI::Validator count() {
+  return CLI::Validator(
+      [](const std::string& text) -> std::string {
+        tapehead::Index number;
+        const bool fits = reads(text, number) && number >= 1;
+        return fits ? "" : "'" + text + "' is not a whole number from 1 to 2^63 - 1";
+      },
+      "at least 1");
 }
 CLI::Validator number_from(double low) {
   constexpr double high = 1000;
@@ -89,24 +100,51 @@ void require_sense(const TrainSettings& settings) {
   if (settings.task != "reverse" && settings.cross) reject("--cross is for reverse");
 }
 
+void describe_cache(CLI::App& command, CacheSettings& settings) {
+  command.footer(
+      "Examples:\n"
+      "  tapehead cache --layers 80 --kv-heads 64 --length 32768 --width 128 --bytes 2\n"
+      "  tapehead cache --layers 80 --kv-heads 8 --length 32768 --width 128 --bytes 2 --batch 4 --json\n"
+      "\n"
+      "Keys and values of every token stay, in every layer:\n"
+      "  2 x layers x kv-heads x length x width x bytes x batch");
+  auto number = [&](const char* name, auto& setting, const char* what) {
+    return command.add_option(name, setting, what)->check(count());
+  };
+  number("--layers", settings.layers, "layers with attention over the cache")->required();
+  number("--kv-heads", settings.kv_heads, "key/value heads; fewer than query heads when those share")
+      ->required();
+  number("--length", settings.length, "tokens of a sequence")->required();
+  number("--width", settings.width, "width of a head's keys, and of its values")->required();
+  number("--value-width", settings.value_width, "width of its values when it is another");
+  number("--bytes", settings.bytes, "bytes of a number: 2 for f16 and bf16, 4 for f32")->required();
+  number("--batch", settings.batch, "sequences")->capture_default_str();
+  command.add_flag("--json", settings.json, "print one line of JSON");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("tapehead: reverse-mode autodiff in which attention is a composition you can take apart.",
                "tapehead");
+  app.require_subcommand(0, 1);
   app.set_version_flag("--version", "tapehead " TAPEHEAD_VERSION);
   app.footer(
       "Examples:\n"
       "  tapehead train recall --seed 1 --out runs/recall\n"
+      "  tapehead cache --layers 80 --kv-heads 8 --length 32768 --width 128 --bytes 2\n"
       "\n"
       "tapehead COMMAND --help shows a command's options and examples.");
   TrainSettings train_settings;
   CLI::App& train = *app.add_subcommand("train", "Train a small model on a toy task or a text");
   describe_train(train, train_settings);
+  CacheSettings cache_settings;
+  CLI::App& cache = *app.add_subcommand("cache", "Say what the key/value cache of a model takes in memory");
+  describe_cache(cache, cache_settings);
   try {
     app.parse(argc, argv);
-    if (!train.parsed()) throw CLI::RequiredError("A command");
-    require_sense(train_settings);
+    if (app.get_subcommands().empty()) throw CLI::RequiredError("A command");
+    if (train.parsed()) require_sense(train_settings);
   } catch (const CLI::ParseError& error) {
     const int status = app.exit(error);
     if (!std::cout.flush()) {
@@ -116,9 +154,10 @@ int main(int argc, char** argv) {
     return status == 0 ? 0 : unusable;
   }
   try {
-    tapehead::tools::train(train_settings);
+    if (train.parsed()) tapehead::tools::train(train_settings);
+    if (cache.parsed()) tapehead::tools::cache(cache_settings);
   } catch (const std::exception& error) {
-    std::cerr << "tapehead train: " << error.what() << "\n";
+    std::cerr << "tapehead " << app.get_subcommands().front()->get_name() << ": " << error.what() << "\n";
     return unusable;
   }
   return 0;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <type_traits>
+#include <variant>
 
 #include <tapehead/core/errors.h>
 #include <tapehead/core/gradient.h>
@@ -46,6 +47,16 @@ struct Nest {
   }
 };
 
+struct ChoiceNest {
+  std::vector<std::variant<Pair, V>> choices;
+  std::variant<Pair, V> one;
+
+  template <class Self, class F>
+  static void fields(Self& self, F f) {
+    f("choices", self.choices), f("one", self.one);
+  }
+};
+
 V filled(const Shape& shape, double value) { return A::full(shape, value); }
 
 Nest full_nest() {
@@ -78,6 +89,10 @@ TEST(ForEachParameter, GivesEachNameItsOwnVar) {
   EXPECT_EQ(sizes, (std::vector<Index>{2, 3, 5, 1, 14, 3, 0, 11}));
 }
 
+TEST(ForEachParameter, OfAListBeginsWithItsNumbers) {
+  EXPECT_EQ(names_of(full_nest().pairs), (Names{"0.left", "0.right", "1.left"}));
+}
+
 TEST(ForEachParameter, LeavesOutWhatAnOptionalOrAListDoesNotHold) {
   Nest model;
   EXPECT_EQ(names_of(model), Names{"single"});
@@ -103,12 +118,74 @@ TEST(ForEachParameter, NamesTheParametersOfATransformer) {
   const auto model = CausalModel<float>::initial(
       random, {.vocabulary = 5, .context = 3, .width = 4, .heads = 2, .layers = 2, .hidden = 0});
   EXPECT_EQ(names_of(model),
-            (Names{"embedding.tokens", "embedding.positions", "blocks.0.attention_norm.gain",
-                   "blocks.0.attention_norm.bias", "blocks.0.attention.w_query", "blocks.0.attention.w_key",
-                   "blocks.0.attention.w_value", "blocks.0.attention.w_out", "blocks.1.attention_norm.gain",
-                   "blocks.1.attention_norm.bias", "blocks.1.attention.w_query", "blocks.1.attention.w_key",
-                   "blocks.1.attention.w_value", "blocks.1.attention.w_out", "norm.gain", "norm.bias",
-                   "w_vocabulary"}));
+            (Names{"embedding.tokens.table", "embedding.positions.table", "layers.0.attention_norm.gain",
+                   "layers.0.attention_norm.bias", "layers.0.attention.query.w", "layers.0.attention.key.w",
+                   "layers.0.attention.value.w", "layers.0.attention.out.w", "layers.1.attention_norm.gain",
+                   "layers.1.attention_norm.bias", "layers.1.attention.query.w", "layers.1.attention.key.w",
+                   "layers.1.attention.value.w", "layers.1.attention.out.w", "norm.gain", "norm.bias",
+                   "vocabulary.w"}));
+}
+
+TEST(ForEachParameter, NamesWhatAChoiceHoldsByTheNamesOfThat) {
+  Names names;
+  std::vector<Index> sizes;
+  const ChoiceNest model{{Pair{filled({2}, 1), filled({3}, 2)}, filled({5}, 3)}, filled({7}, 4)};
+  for_each_parameter(model, [&](const std::string& name, const V& var) {
+    names.push_back(name), sizes.push_back(var.size());
+  });
+  EXPECT_EQ(names, (Names{"choices.0.left", "choices.0.right", "choices.1", "one"}));
+  EXPECT_EQ(sizes, (std::vector<Index>{2, 3, 5, 7}));
+}
+
+TEST(ForEachParameter, NamesTheParametersOfEveryKindOfLayer) {
+  Generator random(1);
+  const TransformerOptions all{.vocabulary = 5,
+                               .context = 3,
+                               .width = 4,
+                               .heads = 2,
+                               .layers = 1,
+                               .hidden = 6,
+                               .key_heads = 1,
+                               .bias = true,
+                               .swiglu = true,
+                               .norm = NormKind::rms,
+                               .positions = Positions::rotary};
+  EXPECT_EQ(
+      names_of(CausalModel<float>::initial(random, all)),
+      (Names{"embedding.tokens.table", "layers.0.attention_norm.gain", "layers.0.attention.query.w",
+             "layers.0.attention.query.b", "layers.0.attention.key.w", "layers.0.attention.key.b",
+             "layers.0.attention.value.w", "layers.0.attention.value.b", "layers.0.attention.out.w",
+             "layers.0.attention.out.b", "layers.0.feed_forward_norm.gain", "layers.0.feed_forward.up.w",
+             "layers.0.feed_forward.gate.w", "layers.0.feed_forward.down.w", "norm.gain", "vocabulary.w"}));
+  const auto normed = MultiHeadAttention<float>::initial(random, 4, 2, {.out = false, .norm = true});
+  EXPECT_EQ(names_of(normed), (Names{"query.w", "key.w", "value.w", "norm.query_gain", "norm.key_gain"}));
+}
+
+TEST(ForEachParameter, NamesTheParametersOfAnEncoderDecoder) {
+  Generator random(1);
+  TransformerOptions options{.vocabulary = 5, .context = 3, .width = 4, .heads = 2, .layers = 1, .hidden = 6};
+  const Names layer = {"attention_norm.gain", "attention_norm.bias", "attention.query.w",
+                       "attention.key.w",     "attention.value.w",   "attention.out.w"};
+  const Names crossed = {"cross_norm.gain", "cross_norm.bias", "cross.query.w",
+                         "cross.key.w",     "cross.value.w",   "cross.out.w"};
+  const Names fed = {"feed_forward_norm.gain", "feed_forward_norm.bias", "feed_forward.up.w",
+                     "feed_forward.up.b",      "feed_forward.down.w",    "feed_forward.down.b"};
+  for (const NormPlace place : {NormPlace::before, NormPlace::after}) {
+    options.norm_place = place;
+    Names expected;
+    auto add = [&](const std::string& prefix, const Names& names) {
+      for (const std::string& name : names) expected.push_back(prefix + name);
+    };
+    const bool last = place == NormPlace::before;
+    add("source_embedding.", {"tokens.table", "positions.table"});
+    add("target_embedding.", {"tokens.table", "positions.table"});
+    add("encoder.0.", layer), add("encoder.0.", fed);
+    if (last) add("encoder_norm.", {"gain", "bias"});
+    add("decoder.0.", layer), add("decoder.0.", crossed), add("decoder.0.", fed);
+    if (last) add("decoder_norm.", {"gain", "bias"});
+    add("", {"vocabulary.w"});
+    EXPECT_EQ(names_of(EncoderDecoder<float>::initial(random, options)), expected);
+  }
 }
 
 TEST(Parameters, AreTheVarsInThatOrder) {
@@ -133,6 +210,23 @@ TEST(ParameterCount, OfATransformerIsThatOfItsFormula) {
       {.vocabulary = classes, .context = context, .width = M, .heads = 3, .layers = layers, .hidden = F});
   const Index block = 2 * M + 4 * M * M + 2 * M + (M * F + F + F * M + M);
   EXPECT_EQ(parameter_count(model), classes * M + context * M + layers * block + 2 * M + M * classes);
+}
+
+TEST(ParameterCount, OfOtherFormsIsThatOfTheirFormulas) {
+  Generator random(1);
+  constexpr Index classes = 7, M = 8, F = 11, layers = 3, kv = M / 2;
+  const TransformerOptions llama{.vocabulary = classes,
+                                 .width = M,
+                                 .heads = 4,
+                                 .layers = layers,
+                                 .hidden = F,
+                                 .key_heads = 2,
+                                 .swiglu = true,
+                                 .norm = NormKind::rms,
+                                 .positions = Positions::rotary};
+  const Index block = 2 * M + 2 * M * M + 2 * M * kv + 3 * M * F;
+  EXPECT_EQ(parameter_count(CausalModel<double>::initial(random, llama)),
+            2 * classes * M + layers * block + M);
 }
 
 TEST(OnTape, RecordsEachParameterUnderItsName) {

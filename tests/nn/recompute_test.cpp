@@ -25,24 +25,24 @@ constexpr std::size_t layers = 24;
 constexpr double dropped = 0.1;
 
 template <class T>
-std::vector<SelfAttentionBlock<T>> encoder() {
-  TransformerSizes sizes;
+std::vector<EncoderLayer<T>> encoder() {
+  TransformerOptions sizes;
   sizes.width = 32, sizes.heads = 4, sizes.hidden = 128;
   Generator random(3);
-  std::vector<SelfAttentionBlock<T>> blocks;
-  for (std::size_t i = 0; i < layers; ++i) blocks.push_back(SelfAttentionBlock<T>::initial(random, sizes));
+  std::vector<EncoderLayer<T>> blocks;
+  for (std::size_t i = 0; i < layers; ++i) blocks.push_back(EncoderLayer<T>::initial(random, sizes));
   return blocks;
 }
 
 // x in `inputs[0]`, and the parameters of the layer behind it.
 template <class T>
-std::vector<Var<T>> inputs_of(const SelfAttentionBlock<T>& layer, const Var<T>& x) {
+std::vector<Var<T>> inputs_of(const EncoderLayer<T>& layer, const Var<T>& x) {
   std::vector<Var<T>> inputs = parameters<T>(layer);
   inputs.insert(inputs.begin(), x);
   return inputs;
 }
 template <class T>
-SelfAttentionBlock<T> with_parameters(SelfAttentionBlock<T> layer, const std::vector<Var<T>>& inputs) {
+EncoderLayer<T> with_parameters(EncoderLayer<T> layer, const std::vector<Var<T>>& inputs) {
   std::size_t i = 1;
   for_each_parameter(layer, [&](const std::string&, Var<T>& parameter) { parameter = inputs[i++]; });
   return layer;
@@ -64,7 +64,7 @@ struct Measured {
 template <class T, class RunLayer>
 std::vector<Array<T>> gradients(RunLayer run, Measured& measured) {
   Tape<T> tape;
-  std::vector<SelfAttentionBlock<T>> blocks = encoder<T>();
+  std::vector<EncoderLayer<T>> blocks = encoder<T>();
   for (auto& block : blocks) block = on_tape(tape, block);
   const Var<T> input = tape.input(Generator(5).normal<T>({2, 12, 32}), "x");
   const auto before = memory_statistics().live;
@@ -101,7 +101,7 @@ TYPED_TEST_SUITE(RecomputedEncoder, Types);
 
 TYPED_TEST(RecomputedEncoder, Of24LayersSavesAFifthAtMostAndGivesTheSameBits) {
   using T = TypeParam;
-  using Block = SelfAttentionBlock<T>;
+  using Block = EncoderLayer<T>;
   Measured kept, recomputed;
   const auto expected =
       gradients<T>([](const Block& block, const Var<T>& x, std::size_t) { return block(x, {}); }, kept);
@@ -121,7 +121,7 @@ TYPED_TEST(RecomputedEncoder, Of24LayersSavesAFifthAtMostAndGivesTheSameBits) {
 
 TYPED_TEST(RecomputedEncoder, WithDropoutGivesTheSameBits) {
   using T = TypeParam;
-  using Block = SelfAttentionBlock<T>;
+  using Block = EncoderLayer<T>;
   const auto run = [](const Block& block, const Var<T>& x, Generator& generator) {
     return dropout(block(dropout(x, generator), {}), generator);
   };

@@ -21,6 +21,9 @@ namespace {
 using A = Array<double>;
 using V = Var<double>;
 
+// Sums of a few dozen products of numbers near 1, each rounded to 1.1e-16.
+constexpr double rounding = 1e-12;
+
 class SecondOrder : public testing::TestWithParam<const char*> {
  protected:
   V attend(const V& query, const V& key, const V& value) const {
@@ -48,19 +51,19 @@ class SecondOrder : public testing::TestWithParam<const char*> {
 TEST_P(SecondOrder, HvpIsPyTorchs) {
   const auto second = hvp(loss(), three(""), three("vector_"));
   const auto expected = three("second_");
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR_RELATIVE(second[i], expected[i], 1e-10) << "input " << i;
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR_RELATIVE(second[i], expected[i], rounding) << "input " << i;
 }
 
 // The gradient of <J^T upstream, vector> with respect to upstream is J vector.
 TEST_P(SecondOrder, JvpIsPyTorchs) {
   const V second = jvp(attended(), three(""), three("vector_"))[0];
-  EXPECT_NEAR_RELATIVE(second, golden_.array("second_upstream"), 1e-10);
+  EXPECT_NEAR_RELATIVE(second, golden_.array("second_upstream"), rounding);
 }
 
 TEST_P(SecondOrder, VjpIsPyTorchs) {
   const auto first = vjp(attended(), three(""), {golden_.array("upstream")});
   const auto expected = three("grad_");
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR_RELATIVE(first[i], expected[i], 1e-10) << "input " << i;
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR_RELATIVE(first[i], expected[i], rounding) << "input " << i;
 }
 
 // All four at once, as PyTorch made them: upstream is an input too.
@@ -75,7 +78,7 @@ TEST_P(SecondOrder, GradientOfAGradientIsPyTorchs) {
   const auto second = gradient_values(first, x, vectors);
   auto expected = three("second_");
   expected.push_back(golden_.array("second_upstream"));
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR_RELATIVE(second[i], expected[i], 1e-10) << "input " << i;
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR_RELATIVE(second[i], expected[i], rounding) << "input " << i;
 }
 
 TEST_P(SecondOrder, FailsWhenAnInputIsLeftOut) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <complex>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <tapehead/core/errors.h>
@@ -23,18 +24,20 @@ namespace {
 using V = Var<double>;
 constexpr Pairing pairings[] = {Pairing::half, Pairing::neighbours};
 
-// Each pair as a complex number, times e^(i angle).
+// Each pair of the width as a complex number, times e^(i angle).
 Array<double> turned_numbers(const Array<double>& x, const RopeOptions& options) {
   Array<double> y = x;
-  const Index width = x.dim(-1), length = x.dim(-2);
+  const Index all = x.dim(-1), length = x.dim(-2), width = options.width == 0 ? all : options.width;
+  const Shape leading = x.shape().first(x.rank() - 2);
   const auto out = y.mutable_values();
-  for (Index row = 0; row < x.shape().first(x.rank() - 1).size(); ++row) {
+  for (Index row = 0; row < leading.size() * length; ++row) {
     for (Index i = 0; i < width / 2; ++i) {
       const Index first = options.pairing == Pairing::half ? i : 2 * i;
       const Index second = options.pairing == Pairing::half ? i + width / 2 : 2 * i + 1;
-      const auto one = static_cast<std::size_t>(row * width + first),
-                 other = static_cast<std::size_t>(row * width + second);
-      const double position = static_cast<double>(options.start + row % length);
+      const auto one = static_cast<std::size_t>(row * all + first),
+                 other = static_cast<std::size_t>(row * all + second);
+      const Index start = options.start.of(leading, row / length);
+      const double position = static_cast<double>(start + row % length) * options.position_scale;
       const double angle =
           position / std::pow(options.base, 2.0 * static_cast<double>(i) / static_cast<double>(width));
       const std::complex<double> number =
@@ -46,6 +49,10 @@ Array<double> turned_numbers(const Array<double>& x, const RopeOptions& options)
   return y;
 }
 
+// At positions below 512: the first pair's angle has a rounding or none; the others, 51 at most, differ by
+// five half units or so each way, and the sines and cosines by one.
+constexpr double turned_rounding = 51 * 10 * 1.2e-16 + 1e-15;
+
 TEST(Rope, TurnsPairsAsComplexNumbersDo) {
   Generator generator(1);
   for (const Pairing pairing : pairings) {
@@ -54,10 +61,7 @@ TEST(Rope, TurnsPairsAsComplexNumbersDo) {
       for (const Index start : {0, 3, -7, 500}) {
         const RopeOptions options{.pairing = pairing, .base = start == 3 ? 100.0 : 10000.0, .start = start};
         const Array<double> x = generator.normal<double>(shape);
-        // The first pair's angle has no rounding; the others, 51 at most, differ by five half units or so
-        // each way, and the sines and cosines by one.
-        EXPECT_NEAR_RELATIVE(rope(V(x), options).value(), turned_numbers(x, options),
-                             51 * 10 * 1.2e-16 + 1e-15);
+        EXPECT_NEAR_RELATIVE(rope(V(x), options).value(), turned_numbers(x, options), turned_rounding);
       }
     }
   }
@@ -121,12 +125,73 @@ TEST(Rope, AStartIsWhereALongerSequenceIs) {
   }
 }
 
+TEST(Rope, OfAWidthLeavesWhatLiesPastItAsItIs) {
+  const Array<double> x = Generator(12).normal<double>({2, 3, 4, 8});
+  for (const Pairing pairing : pairings) {
+    for (const Index width : {2, 4, 6, 8}) {
+      const RopeOptions options{.pairing = pairing, .base = 100, .start = 3, .width = width};
+      const V y = rope(V(x), options);
+      EXPECT_NEAR_RELATIVE(y.value(), turned_numbers(x, options), turned_rounding);
+      EXPECT_SAME_NUMBERS(slice(y, -1, {width, {}}), slice(V(x), -1, {width, {}}));
+      // The part alone is turned likewise: angles and pairs are those of the width, not of the whole.
+      const V part = slice(V(x), -1, {0, width});
+      EXPECT_SAME_NUMBERS(slice(y, -1, {0, width}),
+                          rope(part, {.pairing = pairing, .base = 100, .start = 3}));
+    }
+    const V whole = rope(V(x), {.pairing = pairing, .base = 100, .start = 3});
+    const V half = rope(V(x), {.pairing = pairing, .base = 100, .start = 3, .width = 4});
+    EXPECT_FALSE(agree(slice(whole, -1, {0, 4}), slice(half, -1, {0, 4}), 1e-3));
+    EXPECT_SAME_NUMBERS(rope(V(x), {.pairing = pairing, .base = 100, .start = 3, .width = 8}), whole);
+  }
+}
+
+TEST(Rope, ScaledPositionsAreReadLikeFewer) {
+  const Array<double> x = Generator(13).normal<double>({2, 5, 6});
+  for (const Pairing pairing : pairings) {
+    for (const double scale : {0.25, 0.3, 2.0}) {
+      const RopeOptions options{.pairing = pairing, .start = 7, .position_scale = scale};
+      EXPECT_NEAR_RELATIVE(rope(V(x), options).value(), turned_numbers(x, options), turned_rounding);
+    }
+    const V row = slice(V(x), 1, {0, 1});
+    const V quarter = rope(row, {.pairing = pairing, .start = 8, .position_scale = 0.25});
+    EXPECT_SAME_NUMBERS(quarter, rope(row, {.pairing = pairing, .start = 2}));
+    EXPECT_FALSE(agree(quarter, rope(row, {.pairing = pairing, .start = 8}), 1e-3));
+    EXPECT_FALSE(agree(quarter, rope(row, {.pairing = pairing, .start = 32}), 1e-3));
+  }
+}
+
+TEST(Rope, AStartForEachSampleIsThatOfEachAlone) {
+  const Array<double> x = Generator(14).normal<double>({2, 3, 4, 6});
+  const auto of_samples = Array<Index>::of({5, -2});
+  const auto of_heads = Array<Index>::of({{5, 0, 1}, {-2, 400, 7}});
+  for (const Pairing pairing : pairings) {
+    for (const Array<Index>& start : {of_samples, of_heads}) {
+      const RopeOptions options{.pairing = pairing, .start = start, .width = 4, .position_scale = 0.5};
+      const V y = rope(V(x), options);
+      EXPECT_NEAR_RELATIVE(y.value(), turned_numbers(x, options), turned_rounding);
+      for (Index b = 0; b < 2; ++b) {
+        for (Index h = 0; h < 3; ++h) {
+          const Index own = start.rank() == 1 ? start(b) : start(b, h);
+          auto alone = [&](const V& v) { return slice(v, {{b, b + 1}, {h, h + 1}}); };
+          const RopeOptions one{.pairing = pairing, .start = own, .width = 4, .position_scale = 0.5};
+          EXPECT_SAME_NUMBERS(alone(y), rope(alone(V(x)), one));
+        }
+      }
+    }
+    const V y = rope(V(x), {.pairing = pairing, .start = of_samples});
+    EXPECT_FALSE(agree(y, rope(V(x), {.pairing = pairing, .start = Array<Index>::of({-2, 5})}), 1e-3));
+    EXPECT_FALSE(agree(y, rope(V(x), {.pairing = pairing, .start = 5}), 1e-3));
+  }
+}
+
 TEST(Rope, GradientIsTheRotationBack) {
   Tape<double> tape;
   const V x = tape.input(Generator(6).normal<double>({2, 4, 6}));
   for (const Pairing pairing : pairings) {
-    const V y = rope(x, {.pairing = pairing, .start = 3});
-    EXPECT_NEAR_RELATIVE(gradient_values(y, x, y.detach())[0], x.value(), 1e-15);
+    for (const Index width : {0, 2}) {
+      const V y = rope(x, {.pairing = pairing, .start = Array<Index>::of({3, -9}), .width = width});
+      EXPECT_NEAR_RELATIVE(gradient_values(y, x, y.detach())[0], x.value(), 1e-15);
+    }
   }
 }
 
@@ -162,6 +227,17 @@ TEST(Rope, GivenCosinesAndSinesAreReadWhereTheyBelong) {
       EXPECT_NEAR_RELATIVE(slice(y, -1, first), x1 * c - x2 * s, 1e-15);
       EXPECT_NEAR_RELATIVE(slice(y, -1, second), x1 * s + x2 * c, 1e-15);
     }
+  }
+}
+
+TEST(Rope, GivenCosinesAndSinesTurnTheWidthOnly) {
+  Generator generator(15);
+  const V x = generator.normal<double>({2, 3, 4, 8});
+  const Array<double> cosines = generator.normal<double>({4, 3}), sines = generator.normal<double>({4, 3});
+  for (const Pairing pairing : pairings) {
+    const V y = rope(x, cosines, sines, pairing, 6);
+    EXPECT_SAME_NUMBERS(slice(y, -1, {6, 8}), slice(x, -1, {6, 8}));
+    EXPECT_SAME_NUMBERS(slice(y, -1, {0, 6}), rope(slice(x, -1, {0, 6}), cosines, sines, pairing));
   }
 }
 
@@ -201,6 +277,41 @@ TEST(Rope, WhatDoesNotFitIsNamed) {
         rope(V(Array<double>::ones({2, 5})), Array<double>::ones({2}), Array<double>::ones({2}));
       },
       {"rope:", "x (2, 5)"}));
+}
+
+TEST(Rope, AWidthThatIsNotOneOfPairsOfTheLastAxisIsAnError) {
+  const V x = Array<double>::ones({2, 4, 6});
+  const Array<double> table = Array<double>::ones({1});
+  for (const Index width : {1, 3, 5}) {
+    const std::string named = "width " + std::to_string(width);
+    EXPECT_TRUE(
+        raises<ShapeError>([&] { rope(x, {.width = width}); }, {"rope:", named, "pairs", "x (2, 4, 6)"}));
+    EXPECT_TRUE(
+        raises<ShapeError>([&] { rope(x, table, table, Pairing::half, width); }, {"rope:", named, "pairs"}));
+  }
+  for (const Index width : {-2, 7, 8}) {
+    const std::string named = "width " + std::to_string(width);
+    EXPECT_TRUE(raises<ShapeError>([&] { rope(x, {.width = width}); }, {"rope:", named, "x (2, 4, 6)"}));
+    EXPECT_TRUE(raises<ShapeError>([&] { rope(x, table, table, Pairing::half, width); }, {"rope:", named}));
+  }
+  EXPECT_NO_THROW(rope(V(Array<double>::ones({2, 5})), {.width = 4}));  // an odd last axis, pairs of it
+}
+
+TEST(Rope, AStartThatIsNotOneForEachSampleIsAnError) {
+  const V x = Array<double>::ones({2, 3, 4, 6});
+  for (const Shape& shape : {Shape{3}, Shape{1}, Shape{0}, Shape{3, 2}, Shape{2, 1}, Shape{2, 3, 4}}) {
+    EXPECT_TRUE(raises<ShapeError>([&] { rope(x, {.start = Array<Index>::zeros(shape)}); },
+                                   {"rope:", "x (2, 3, 4, 6)", "start " + to_string(shape)}))
+        << to_string(shape);
+  }
+}
+
+TEST(Rope, APositionScaleThatGivesNoAngleIsAnError) {
+  const V x = Array<double>::ones({2, 4});
+  for (const double scale : {0.0, -0.25, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    EXPECT_TRUE(raises<DomainError>([&] { rope(x, {.position_scale = scale}); }, {"rope:", "position scale"}))
+        << scale;
+  }
 }
 
 TEST(Rope, ABaseThatGivesNoAngleIsAnError) {

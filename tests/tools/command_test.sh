@@ -57,6 +57,13 @@ for arguments in --help -h 'train --help' 'train -h'; do
   [[ ! -s "$work/err" ]] || fail "$arguments writes to standard error"
 done
 prints '--steps'
+for arguments in 'cache --help' 'cache -h'; do
+  read -ra words <<<"$arguments"
+  succeeds "${words[@]}"
+  prints '^Examples?:'
+  prints '^ +tapehead cache --layers'
+  [[ ! -s "$work/err" ]] || fail "$arguments writes to standard error"
+done
 succeeds --version
 prints '^tapehead [0-9]+\.[0-9]+\.[0-9]+$'
 
@@ -94,7 +101,39 @@ refuses "$work/text" train lm --text "$work/text" --context 2000
 printf 'not \xff UTF-8' >"$work/bytes"
 refuses 'byte 4' train lm --text "$work/bytes"
 
+model=(--layers 80 --kv-heads 64 --length 32768 --width 128 --bytes 2)
+for ((i = 0; i < ${#model[@]}; i += 2)); do
+  option=${model[i]}
+  others=("${model[@]:0:i}" "${model[@]:i+2}")
+  refuses "$option" cache "${others[@]}"
+  for value in 0 -3 many 1.5 99999999999999999999; do refuses "$option" cache "${others[@]}" "$option" "$value"; done
+done
+for option in --batch --value-width; do
+  for value in 0 -3 many; do refuses "$option" cache "${model[@]}" "$option" "$value"; done
+done
+refuses '2^63' cache "${model[@]}" --batch 9223372036854775807
+refuses extra cache "${model[@]}" extra
+refuses train cache "${model[@]}" train recall
+refuses cache train recall cache "${model[@]}"
+
 # ---- What it prints
+
+# of_cache HEADS LENGTH: what the command says of a cache of so many key/value heads and tokens.
+of_cache() {
+  succeeds cache --layers 80 --kv-heads "$1" --length "$2" --width 128 --bytes 2
+  sed -n '1s/.*bytes, //p' "$work/out"
+}
+[[ "$(of_cache 64 32768)" == '80 GiB, 85.899 GB' ]] || fail "not 80 GiB" "$(of_cache 64 32768)"
+[[ "$(of_cache 8 32768)" == '10 GiB, 10.737 GB' ]] || fail "not 10 GiB" "$(of_cache 8 32768)"
+[[ "$(of_cache 64 4096)" == '10 GiB, 10.737 GB' ]] || fail "not 10 GiB" "$(of_cache 64 4096)"
+[[ "$(of_cache 8 4096)" == '1.25 GiB, 1.342 GB' ]] || fail "not 1.25 GiB" "$(of_cache 8 4096)"
+succeeds cache "${model[@]}" --batch 1
+prints '^Key/value cache: 85,899,345,920 bytes, 80 GiB, 85\.899 GB$'
+prints '2 x layers x kv-heads x length x width x bytes x batch'
+for what in weights activations growth allocator; do prints "^ +$what "; done
+succeeds cache "${model[@]}" --json
+(($(wc -l <"$work/out") == 1)) || fail "not one line of JSON from cache" "$(cat "$work/out")"
+prints '^\{"bytes":85899345920,.*\}$'
 
 number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
 for task in recall reverse 'reverse --cross' 'lm --context 8 --text ../text'; do
@@ -151,6 +190,7 @@ fails_into() {
 if [[ -w /dev/full ]]; then
   fails_into /dev/full train recall "${quick[@]}"
   fails_into /dev/full train recall "${quick[@]}" --json
+  fails_into /dev/full cache "${model[@]}"
   fails_into /dev/full --help
   fails_into /dev/full --version
 fi

@@ -202,24 +202,22 @@ TEST_P(EveryTask, WritesARunThatParsesAndSaysTheSame) {
 }
 
 template <class Model>
-Model loaded(const SafetensorsFile& file, const TransformerSizes& sizes) {
+Model loaded(const SafetensorsFile& file, const TransformerOptions& sizes) {
   Generator random(1);
   Model model = Model::initial(random, sizes);
-  std::size_t count = 0;
-  for_each_parameter(model, [&](const std::string& name, Var<float>& parameter) {
-    EXPECT_EQ(file.shape(name), parameter.shape()) << name;
-    parameter = file.read<float>(name);
-    ++count;
-  });
-  EXPECT_EQ(count, file.names().size());
+  load_parameters(model, file);
   return model;
 }
 
 TEST_P(EveryTask, WritesAModelThatCanBeReadBackByTheNamesOfItsParameters) {
   const TrainReport report = run(GetParam(), settings(5, "run"));
   const Json sizes = Json::parse(bytes_of(path("run/run.json")))["sizes"];
-  const TransformerSizes read{sizes["vocabulary"], sizes["context"], sizes["width"],
-                              sizes["heads"],      sizes["layers"],  sizes["hidden"]};
+  const TransformerOptions read{.vocabulary = sizes["vocabulary"],
+                                .context = sizes["context"],
+                                .width = sizes["width"],
+                                .heads = sizes["heads"],
+                                .layers = sizes["layers"],
+                                .hidden = sizes["hidden"]};
   const SafetensorsFile file(path("run/model.safetensors"));
   EXPECT_EQ(file.metadata().at("task"), report.task);
   if (GetParam() == Task::reverse_cross) {

@@ -55,7 +55,7 @@ void RunFolder::log(Index step, double loss, double rate, double seconds) {
   if (!log_) throw FileError(file("log.jsonl"), "cannot be written");
 }
 
-void RunFolder::write_report(TrainReport& report, const TransformerSizes& sizes, const Schedule& schedule) {
+void RunFolder::write_report(TrainReport& report, const TransformerOptions& sizes, const Schedule& schedule) {
   if (path_.empty()) return;
   log_.close();
   if (!log_) throw FileError(file("log.jsonl"), "cannot be written");
@@ -93,7 +93,7 @@ Var<float> answer_loss(const Var<float>& logits, const Array<Index>& targets) {
   return cross_entropy(logits, targets, {.ignored = no_target});
 }
 
-void require_fit(const TransformerSizes& sizes) {
+void require_fit(const TransformerOptions& sizes) {
   if (sizes.layers < 1) throw DomainError("train", "a model needs at least one layer");
   if (sizes.heads < 1 || sizes.width % sizes.heads != 0) {
     throw DomainError("train", std::to_string(sizes.heads) + " heads do not divide the width " +

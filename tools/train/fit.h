@@ -1,12 +1,14 @@
 #pragma once
 // The training loop of every task, with its progress display and the folder it writes.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <string>
 
-#include <tapehead/nn/safetensors.h>
+#include <tapehead/nn/schedule.h>
+#include <tapehead/nn/state.h>
 #include <tapehead/nn/training.h>
 #include <tools/train/report.h>
 
@@ -40,12 +42,11 @@ class RunFolder {
     if (path_.empty()) return;
     SafetensorsWriter writer;
     writer.metadata("task", task);
-    for_each_parameter(
-        model, [&](const std::string& name, const Var<float>& var) { writer.add(name, var.value()); });
+    add_parameters(writer, model);
     writer.write(file("model.safetensors"));
   }
   // Adds the names of the files to the report, and writes it.
-  void write_report(TrainReport& report, const TransformerSizes& sizes, const Schedule& schedule);
+  void write_report(TrainReport& report, const TransformerOptions& sizes, const Schedule& schedule);
 
  private:
   std::string file(const std::string& name) const;
@@ -53,8 +54,8 @@ class RunFolder {
   std::ofstream log_;
 };
 
-void require_finite(double loss, Index step);     // throws DomainError
-void require_fit(const TransformerSizes& sizes);  // throws DomainError: heads must divide the width; no layer
+void require_finite(double loss, Index step);       // throws DomainError
+void require_fit(const TransformerOptions& sizes);  // throws DomainError: no layer, heads that do not fit
 
 // The mean of the losses of the last tenth of the steps, at least one.
 class RecentLoss {
@@ -74,9 +75,9 @@ class RecentLoss {
 // Trains a fresh model on a task and measures it: loss_of(model, random, batch) records the loss of sequences
 // drawn from `random`; measure(model, random, report) fills in what it is worth on others.
 template <class Model, class LossOf, class Measure>
-TrainReport train_task(const TrainSettings& settings, const TransformerSizes& usual_sizes,
+TrainReport train_task(const TrainSettings& settings, const TransformerOptions& usual_sizes,
                        const Schedule& usual_schedule, LossOf loss_of, Measure measure) {
-  const TransformerSizes sizes = chosen(settings, usual_sizes);
+  const TransformerOptions sizes = chosen(settings, usual_sizes);
   const Schedule schedule = chosen(settings, usual_schedule);
   require_fit(sizes);
   const Generator root(settings.seed);
@@ -90,18 +91,20 @@ TrainReport train_task(const TrainSettings& settings, const TransformerSizes& us
   report.parameters = parameter_count(model);
   report.steps = schedule.steps;
 
-  Adam<float>::Options options;
-  options.decay = schedule.decay;
-  Adam<float> adam(options);
+  const Index warmup = std::min<Index>(50, schedule.steps / 5 + 1);
+  const RateSchedule rate_of = warm_up({.steps = warmup, .start = 1 / static_cast<double>(warmup + 1)},
+                                       cosine_rate({.first = schedule.rate,
+                                                    .last = schedule.rate / 20,
+                                                    .steps = std::max<Index>(schedule.steps - warmup, 1)}));
+  AdamW<float> optimizer({.decay = schedule.decay});
   Tape<float> tape;
   Progress progress(settings.task, schedule.steps);
   RecentLoss recent(schedule.steps);
-  const Index warmup = std::min<Index>(50, schedule.steps / 5 + 1);
   for (Index step = 0; step < schedule.steps; ++step) {
-    const double rate = cosine_rate(step, schedule.steps, schedule.rate, schedule.rate / 20, warmup);
-    adam.set_rate(rate);
-    const double loss =
-        training_step(tape, model, adam, [&](const Model& m) { return loss_of(m, drawn, schedule.batch); });
+    const double rate = rate_of(step);
+    optimizer.set_rate(rate);
+    const double loss = training_step(tape, model, optimizer,
+                                      [&](const Model& m) { return loss_of(m, drawn, schedule.batch); });
     require_finite(loss, step + 1);
     recent.add(step, loss);
     folder.log(step + 1, loss, rate, progress.seconds());

@@ -4,6 +4,7 @@
 #include <tools/train/fit.h>
 #include <tools/train/train.h>
 
+#include <cmath>
 #include <filesystem>
 #include <iterator>
 #include <map>
@@ -154,7 +155,7 @@ std::string sample(const Model& model, const Corpus& corpus, Generator& random, 
 TrainReport train_language(const TrainSettings& settings) {
   const Index context = settings.context.value_or(64);
   const Corpus corpus = read_corpus(settings.text, context);
-  TransformerSizes sizes;
+  TransformerOptions sizes;
   sizes.vocabulary = corpus.vocabulary();
   sizes.context = context;
   sizes.width = 128;

@@ -14,15 +14,14 @@ using Model = CausalModel<float>;
 PathTable paths_of_last_attention(const Model& model, const RecallTask::Batch& batch) {
   const AttentionOptions<float> causal{.mask = Mask::causal(0)};
   Var<float> before = model.embedding(batch.tokens);
-  for (std::size_t i = 0; i + 1 < model.blocks.size(); ++i) before = model.blocks[i](before, causal);
-  const SelfAttentionBlock<float>& last = model.blocks.back();
+  for (std::size_t i = 0; i + 1 < model.layers.size(); ++i) before = model.layers[i](before, causal);
+  const EncoderLayer<float>& last = model.layers.back();
 
   Tape<float> tape;
-  const Var<float> x = tape.input(last.attention_norm(before).value(), "X");
-  Var<float> y = before + last.attention(x, causal).output;
-  if (last.feed_forward) y = y + (*last.feed_forward)((*last.feed_forward_norm)(y));
-  const Var<float> loss = answer_loss(projection(model.norm(y), model.w_vocabulary), batch.targets);
-  return path_table("X, what the attention of layer " + std::to_string(model.blocks.size()) + " reads",
+  const Var<float> x = tape.input(normed(last.attention_norm, before).value(), "X");
+  const Var<float> y = last.fed(before + last.attention(x, causal).output);
+  const Var<float> loss = answer_loss(model.vocabulary(normed(*model.norm, y)), batch.targets);
+  return path_table("X, what the attention of layer " + std::to_string(model.layers.size()) + " reads",
                     gradient_paths(loss, x), gradient_values(loss, x)[0]);
 }
 
@@ -30,7 +29,7 @@ PathTable paths_of_last_attention(const Model& model, const RecallTask::Batch& b
 
 TrainReport train_recall(const TrainSettings& settings) {
   const RecallTask task;
-  TransformerSizes sizes;
+  TransformerOptions sizes;
   sizes.vocabulary = task.vocabulary();
   sizes.context = task.length();
   return train_task<Model>(

@@ -114,7 +114,7 @@ void print_json(const TrainReport& report) {
   flush_output();
 }
 
-std::string run_document(const TrainReport& report, const TransformerSizes& sizes, const Schedule& schedule) {
+std::string run_document(const TrainReport& report, const TransformerOptions& sizes, const Schedule& schedule) {
   Json json = json_of(report);
   json["sizes"] = {{"vocabulary", sizes.vocabulary}, {"context", sizes.context}, {"width", sizes.width},
                    {"heads", sizes.heads},           {"layers", sizes.layers},   {"hidden", sizes.hidden}};

@@ -49,7 +49,7 @@ struct TrainReport {
 
 void print_text(const TrainReport& report);  // to standard output
 void print_json(const TrainReport& report);  // one line
-std::string run_document(const TrainReport& report, const TransformerSizes& sizes, const Schedule& schedule);
+std::string run_document(const TrainReport& report, const TransformerOptions& sizes, const Schedule& schedule);
 std::string log_line(Index step, double loss, double rate, double seconds);
 
 }  // namespace tapehead::tools

@@ -8,8 +8,8 @@ namespace {
 constexpr Index held_out_sequences = 256;
 constexpr Schedule usual_schedule{.steps = 800, .batch = 64, .rate = 2e-3, .decay = 0};
 
-TransformerSizes usual_sizes(const ReverseTask& task, Index context, Index layers) {
-  TransformerSizes sizes;
+TransformerOptions usual_sizes(const ReverseTask& task, Index context, Index layers) {
+  TransformerOptions sizes;
   sizes.vocabulary = task.vocabulary();
   sizes.context = context;
   sizes.layers = layers;

@@ -31,7 +31,7 @@ inline Schedule chosen(const TrainSettings& settings, const Schedule& usual) {
   return {settings.steps.value_or(usual.steps), settings.batch.value_or(usual.batch),
           settings.rate.value_or(usual.rate), settings.decay.value_or(usual.decay)};
 }
-inline TransformerSizes chosen(const TrainSettings& settings, TransformerSizes usual) {
+inline TransformerOptions chosen(const TrainSettings& settings, TransformerOptions usual) {
   usual.width = settings.width.value_or(usual.width);
   usual.heads = settings.heads.value_or(usual.heads);
   usual.layers = settings.layers.value_or(usual.layers);

@@ -11,6 +11,9 @@ softmax and the gradients. `upstream` is the gradient of output, `grad_NAME` tha
 
 op_*: ops at ties, zeros and tails, and over several axes, where tests/data/golden has no case or one whose gradients
 are next to nothing. `second_NAME` is the gradient of sum(grad_* vector_*) with respect to the input NAME.
+
+optim_*: as in tests/data/golden, but with decay where that has none, an eps that can be seen, and another rate each
+step (`rates`). optim_rates: the rates of steps 0 to 29 of schedules in sequence and beyond their ends.
 """
 import os
 import sys
@@ -130,9 +133,59 @@ def large_and_nearly_tied(folder):
     write_op(folder, "log_softmax_tied", lambda x: torch.log_softmax(x, -1), {"x": x}, second=True, axis=-1)
 
 
+def optimizers(folder):
+    optim = torch.optim
+
+    def case(name, make, **meta):
+        torch.manual_seed(5)
+        start, gradients = torch.randn(2, 5), torch.randn(9, 2, 5)
+        rates = 0.05 * (1 + torch.arange(9.)) / (1 + torch.arange(9.) % 4)
+        p = start.clone().requires_grad_(True)
+        optimizer = make([p])
+        trace = []
+        for gradient, rate in zip(gradients, rates):
+            optimizer.param_groups[0]["lr"] = rate.item()
+            p.grad = gradient.clone()
+            optimizer.step()
+            trace.append(p.detach().clone())
+        save_file({"start": start, "gradients": gradients, "rates": rates, "trace": torch.stack(trace)},
+                  os.path.join(folder, "optim_" + name + ".safetensors"),
+                  metadata={**{k: str(v) for k, v in meta.items()}, "made_with": "PyTorch " + torch.__version__})
+
+    case("sgd_decay", lambda p: optim.SGD(p, 1, weight_decay=0.2), weight_decay=0.2)
+    case("sgd_momentum_decay", lambda p: optim.SGD(p, 1, momentum=0.8, weight_decay=0.2), momentum=0.8, weight_decay=0.2)
+    for name, kind in (("adam_decay", optim.Adam), ("adamw_decay", optim.AdamW)):
+        case(name, lambda p: kind(p, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.3),
+             beta1=0.8, beta2=0.95, eps=1e-3, weight_decay=0.3)
+
+    def rates_of(make):
+        optimizer = optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+        scheduler = make(optimizer)
+        rates = []
+        for _ in range(30):
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+        return torch.tensor(rates)
+
+    S = optim.lr_scheduler
+
+    def warm(o, after):
+        return S.SequentialLR(o, [S.LinearLR(o, start_factor=0.1, total_iters=6), after], milestones=[6])
+
+    save_file({"linear_down": rates_of(lambda o: S.LinearLR(o, start_factor=1, end_factor=0.2, total_iters=12)),
+               "warm_up_cosine": rates_of(lambda o: warm(o, S.CosineAnnealingLR(o, 24, eta_min=0.02))),
+               "warm_up_step": rates_of(lambda o: warm(o, S.StepLR(o, 7, 0.3))),
+               "exponential_then_step": rates_of(lambda o: S.SequentialLR(
+                   o, [S.ExponentialLR(o, 0.8), S.StepLR(o, 4, 0.5)], milestones=[10]))},
+              os.path.join(folder, "optim_rates.safetensors"),
+              metadata={"base_lr": "0.5", "made_with": "PyTorch " + torch.__version__})
+
+
 target = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
 nearly_tied(target, "attention_nearly_tied", 1, L=3, S=5, E=7)
 nearly_tied(target, "attention_nearly_tied_cached", 2, L=3, S=7, E=5,
             mask=torch.arange(7) <= torch.arange(3)[:, None] + 4)
 elementwise_and_reductions(target)
 large_and_nearly_tied(target)
+optimizers(target)

@@ -12,11 +12,11 @@ struct SelfAttentionFormulas {
   A dx() const { return sum_of({dx_via_query, dx_via_key, dx_via_value}); }
 };
 
-SelfAttentionFormulas self_attention_formulas(const A& x, const SelfAttention<double>& layer,
+SelfAttentionFormulas self_attention_formulas(const A& x, const MultiHeadAttention<double>& layer,
                                               const Options& options, const A& upstream) {
-  const A w_query = layer.w_query.value(), w_key = layer.w_key.value(), w_value = layer.w_value.value();
+  const A w_query = layer.query.w.value(), w_key = layer.key.w.value(), w_value = layer.value.w.value();
   const AttentionReference r =
-      attention_reference(product(x, w_query), product(x, w_key), product(x, w_value), options, upstream);
+      attention_reference(product(x, w_query), product(x, w_key), product(x, w_value), options, {upstream});
   return {r.output,
           product(r.dquery, transposed(w_query)),
           product(r.dkey, transposed(w_key)),
@@ -31,9 +31,9 @@ SelfAttentionCase golden_self_attention(const char* name) {
   SelfAttentionCase c;
   c.x = golden.array("x");
   c.upstream = golden.array("upstream");
-  c.layer.w_query = golden.array("w_query");
-  c.layer.w_key = golden.array("w_key");
-  c.layer.w_value = golden.array("w_value");
+  c.layer.query.w = golden.array("w_query");
+  c.layer.key.w = golden.array("w_key");
+  c.layer.value.w = golden.array("w_value");
   c.options.mask = Mask::allowed(golden.mask("mask"));
   return c;
 }
@@ -46,9 +46,9 @@ struct SelfAttentionNumbers {
 SelfAttentionNumbers evaluated(const SelfAttentionCase& c) {
   Tape<double> tape;
   const V x = tape.input(c.x, "x");
-  const SelfAttention<double> layer = on_tape(tape, c.layer);
+  const MultiHeadAttention<double> layer = on_tape(tape, c.layer);
   const V output = layer(x, c.options).output;
-  auto d = gradient_values(output, {x, layer.w_query, layer.w_key, layer.w_value}, V(c.upstream));
+  auto d = gradient_values(output, {x, layer.query.w, layer.key.w, layer.value.w}, V(c.upstream));
   return {output.value(), d[0], d[1], d[2], d[3], gradient_paths(output, x, V(c.upstream))};
 }
 
@@ -90,9 +90,9 @@ TEST(Claim03Projections, APathLeftOutOfTheGraphIsSeen) {
   auto dx_without = [&](int path) {
     Tape<double> tape;
     const V x = tape.input(c.x), cut = x.detach();
-    const V output = attention(projection(path == 0 ? cut : x, c.layer.w_query),
-                               projection(path == 1 ? cut : x, c.layer.w_key),
-                               projection(path == 2 ? cut : x, c.layer.w_value))
+    const V output = attention(projection(path == 0 ? cut : x, c.layer.query.w),
+                               projection(path == 1 ? cut : x, c.layer.key.w),
+                               projection(path == 2 ? cut : x, c.layer.value.w))
                          .output;
     return gradient_values(output, x, V(c.upstream))[0];
   };
@@ -147,16 +147,16 @@ INSTANTIATE_TEST_SUITE_P(Golden, Claim03PyTorchPaths, testing::Values("paths_sel
 
 struct CrossAttentionCase {
   A x, y, upstream;
-  CrossAttention<double> layer;
+  MultiHeadAttention<double> layer;
 };
 
 CrossAttentionCase golden_cross_attention() {
   const Golden golden("paths_cross");
   CrossAttentionCase c{golden.array("x"), golden.array("y"), golden.array("upstream"), {}};
-  c.layer.w_query = golden.array("w_query");
-  c.layer.w_key = golden.array("w_key");
-  c.layer.w_value = golden.array("w_value");
-  c.layer.w_out = golden.array("w_out");
+  c.layer.query.w = golden.array("w_query");
+  c.layer.key.w = golden.array("w_key");
+  c.layer.value.w = golden.array("w_value");
+  c.layer.out = Projection<double>{golden.array("w_out")};
   return c;
 }
 
@@ -165,10 +165,10 @@ TEST(Claim03CrossAttention, AgreesWithPyTorch) {
   const CrossAttentionCase c = golden_cross_attention();
   Tape<double> tape;
   const V x = tape.input(c.x), y = tape.input(c.y);
-  const CrossAttention<double> layer = on_tape(tape, c.layer);
+  const MultiHeadAttention<double> layer = on_tape(tape, c.layer);
   const V output = layer(x, y).output;
   const auto d =
-      gradient_values(output, {x, y, layer.w_query, layer.w_key, layer.w_value, *layer.w_out}, V(c.upstream));
+      gradient_values(output, {x, y, layer.query.w, layer.key.w, layer.value.w, layer.out->w}, V(c.upstream));
   EXPECT_NEAR_RELATIVE(output, golden.array("output"), rounding);
   const char* const names[] = {"grad_x",     "grad_y",       "grad_w_query",
                                "grad_w_key", "grad_w_value", "grad_w_out"};
@@ -181,10 +181,10 @@ TEST(Claim03CrossAttention, QueriesAndSourceHaveGradientsApartAndTheSourceHasTwo
   Tape<double> tape;
   const V x = tape.input(c.x), y = tape.input(c.y);
   const V output = c.layer(x, y).output;
-  const A w_query = c.layer.w_query.value(), w_key = c.layer.w_key.value(), w_value = c.layer.w_value.value();
+  const A w_query = c.layer.query.w.value(), w_key = c.layer.key.w.value(), w_value = c.layer.value.w.value();
   const AttentionReference r =
       attention_reference(product(c.x, w_query), product(c.y, w_key), product(c.y, w_value), {},
-                          product(c.upstream, transposed(c.layer.w_out->value())));
+                          {product(c.upstream, transposed(c.layer.out->w.value()))});
   const A via_query = product(r.dquery, transposed(w_query)), via_key = product(r.dkey, transposed(w_key)),
           via_value = product(r.dvalue, transposed(w_value));
 
@@ -275,7 +275,7 @@ TEST(Claim03Masked, GradientOfTheScoresIsExactlyZeroThere) {
     EXPECT_TRUE(is_zero_exactly_where_masked(dz_of(right, z, upstream), allowed));
     EXPECT_FALSE(is_zero_exactly_where_masked(dz_of(wrong, z, upstream), allowed));
     EXPECT_TRUE(is_zero_exactly_where_masked(
-        attention_reference(z, A::eye(S), value, scaled_by(1, mask), upstream).dscores, allowed));
+        attention_reference(z, A::eye(S), value, scaled_by(1, mask), {upstream}).dscores, allowed));
   }
 }
 

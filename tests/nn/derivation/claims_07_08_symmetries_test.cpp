@@ -54,9 +54,9 @@ OnSequence self_attention_with(const Mask& mask) {
   return [c = random_self_attention(mask)](const V& x) { return c.layer(x, c.options).output; };
 }
 V self_attention_zeroed_after_softmax(const V& x) {
-  const SelfAttention<double> layer = random_self_attention({}).layer;
-  const V weights = softmax(scores_of(projection(x, layer.w_query), projection(x, layer.w_key)));
-  return matmul(kept(weights, causal(0), 0), projection(x, layer.w_value));
+  const MultiHeadAttention<double> layer = random_self_attention({}).layer;
+  const V weights = softmax(scores_of(projection(x, layer.query.w), projection(x, layer.key.w)));
+  return matmul(kept(weights, causal(0), 0), projection(x, layer.value.w));
 }
 
 TEST(Claim07PrefixPerturbation, LeavesEarlierOutputsBitwiseTheSame) {
@@ -101,7 +101,7 @@ TEST(Claim07PrefixPerturbation, HoldsThroughAWholeCausalModel) {
   const OnSequence logits = [&](const V& x) { return model.continued(x); };
   EXPECT_TRUE(keeps_prefixes(logits, embedded));
   EXPECT_TRUE(has_gradient_up_to_each_position_only(logits, embedded));
-  const OnSequence unmasked = [&](const V& x) { return model.blocks[0](x, {}); };
+  const OnSequence unmasked = [&](const V& x) { return model.layers[0](x, {}); };
   EXPECT_FALSE(keeps_prefixes(unmasked, embedded));
   EXPECT_FALSE(has_gradient_up_to_each_position_only(unmasked, embedded));
 }
@@ -158,11 +158,11 @@ TEST(Claim08Basis, TheSameNonOrthogonalOneOnBothChangesTheWeights) {
 TEST(Claim08Basis, OneOfValuesUndoneByTheOutputProjectionLeavesTheOutput) {
   SelfAttentionCase c = random_self_attention(causal(0));
   Generator random(84);
-  const A w_value = c.layer.w_value.value(), w_out = random.normal<double>({7, 3});
+  const A w_value = c.layer.value.w.value(), w_out = random.normal<double>({7, 3});
   const A R = random_invertible(85, 7);
   auto output_with = [&](const A& value_weights, const A& out_weights) {
-    c.layer.w_value = value_weights;
-    c.layer.w_out = out_weights;
+    c.layer.value.w = value_weights;
+    c.layer.out = Projection<double>{out_weights};
     return c.layer(V(c.x), c.options).output;
   };
   const V before = output_with(w_value, w_out);

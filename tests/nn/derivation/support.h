@@ -109,7 +109,7 @@ inline Numbers evaluated(const Attend& attend, const Inputs& in) {
 }
 
 inline Numbers formulas(const Inputs& in, const Options& options) {
-  const AttentionReference r = attention_reference(in.query, in.key, in.value, options, in.upstream);
+  const AttentionReference r = attention_reference(in.query, in.key, in.value, options, {in.upstream});
   return {r.output, r.weights, r.dquery, r.dkey, r.dvalue};
 }
 
@@ -233,7 +233,7 @@ inline constexpr double steps[] = {1e-4, 1e-5, 1e-6};
 
 struct SelfAttentionCase {
   A x, upstream;
-  SelfAttention<double> layer;
+  MultiHeadAttention<double> layer;
   Options options;
 };
 
@@ -241,9 +241,9 @@ inline SelfAttentionCase random_self_attention(Mask mask) {
   Generator random(31);
   SelfAttentionCase c;
   c.x = random.normal<double>({2, 5, 4});
-  c.layer.w_query = random.normal<double>({4, 3});
-  c.layer.w_key = random.normal<double>({4, 3});
-  c.layer.w_value = random.normal<double>({4, 7});
+  c.layer.query.w = random.normal<double>({4, 3});
+  c.layer.key.w = random.normal<double>({4, 3});
+  c.layer.value.w = random.normal<double>({4, 7});
   c.upstream = random.normal<double>({2, 5, 7});
   c.options.mask = std::move(mask);
   return c;

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Files that Python wrote are read here, and files written here by Python.
+# files_python_test.sh numpy|torch PROGRAM, which is files_roundtrip. Exits 77, which ctest shows as skipped,
+# where Python has not what is needed; TAPEHEAD_PYTHON names another Python than python3.
+set -euo pipefail
+part=$1 program=$2 python=${TAPEHEAD_PYTHON:-python3}
+modules=numpy
+if [[ $part == torch ]]; then modules='torch, safetensors.torch'; fi
+if ! "$python" -c "import $modules" 2>/dev/null; then
+  echo "SKIPPED: $python cannot import $modules; TAPEHEAD_PYTHON may name one that can"
+  exit 77
+fi
+work=$(mktemp -d)
+trap 'rm -rf -- "$work"' EXIT
+"$python" "$(dirname "$0")/files_python_test.py" "$part" "$program" "$work"
