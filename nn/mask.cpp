@@ -162,7 +162,7 @@ std::string words(const PerSample& numbers) {
   if (numbers.same()) return std::to_string(numbers.values().item());
   std::string text = "by sample";
   for (Index i = 0; i < std::min<Index>(numbers.values().size(), 8); ++i) {
-    text += " " + std::to_string(numbers.values().data()[i]);
+    text.append(" ").append(std::to_string(numbers.values().data()[i]));
   }
   return numbers.values().size() > 8 ? text + " ..." : text;
 }

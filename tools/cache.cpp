@@ -54,7 +54,7 @@ std::string in_units(Index bytes, double step, std::span<const char* const> unit
 
 std::string with_commas(Index number) {
   std::string text = std::to_string(number);
-  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, ",");
+  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, 1, ',');
   return text;
 }
 
@@ -68,10 +68,10 @@ std::string formula(const CacheSettings& s) {
                                  {"length", with_commas(s.length)}, {"width", with_commas(s.width)},
                                  {"bytes", with_commas(s.bytes)},   {"batch", with_commas(s.batch)}};
   if (one_width) {
-    factors.insert(factors.begin(), {"2", "2"});
+    factors.insert(factors.begin(), Factor{"2", "2"});
   } else {
     factors[3] = {"(width + value-width)",
-                  "(" + with_commas(s.width) + " + " + with_commas(*s.value_width) + ")"};
+                  fmt::format("({} + {})", with_commas(s.width), with_commas(*s.value_width))};
   }
   std::string names = " ", numbers = " ";
   for (std::size_t i = 0; i < factors.size(); ++i) {

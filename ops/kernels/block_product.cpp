@@ -23,7 +23,7 @@ void block_product(Index m, Index n, Index k, Matrix<T> a, Matrix<T> b, T beta, 
   }
   const VectorKernels<T>& kernels = vector_kernels<T>();
   const Strided<T> left = strided(a), right = strided(b);
-  WorkRoom<T> room(kernels.block_product_room(m, n, k, right));
+  WorkRoom<T> room(kernels.block_product_room(m, n, k, left, right));
   kernels.block_product(m, n, k, left, right, beta != T{0}, c, c_stride, room.data());
 }
 

@@ -55,9 +55,10 @@ struct Stored {
 };
 
 // The largest |error| over what rounding may do: k products of numbers of size 1, summed in some order, err
-// by at most k units of the sum of their sizes. Infinite when a gap of C was written to or C holds a NaN.
+// by at most k units of the sum of their sizes. Only one element in `every` is looked at. Infinite when a gap
+// of C was written to or C holds a NaN.
 template <class T>
-double excess(Index m, Index n, Index k, Form form, Index gap) {
+double excess(Index m, Index n, Index k, Form form, Index gap, Index every = 1) {
   Generator random(static_cast<std::uint64_t>(m * 1'000'003 + n * 1009 + k));
   const Stored<T> a(random, m, k, form.a_transposed, gap), b(random, k, n, form.b_transposed, gap);
   const Index stride = n + gap;
@@ -74,6 +75,7 @@ double excess(Index m, Index n, Index k, Form form, Index gap) {
         if (actual != -5) return std::numeric_limits<double>::infinity();
         continue;
       }
+      if ((31 * i + j) % every != 0) continue;
       double sum = form.beta == 0 ? 0 : 2, size = std::abs(sum);
       for (Index p = 0; p < k; ++p) sum += a(i, p) * b(p, j), size += std::abs(a(i, p) * b(p, j));
       const double bound =
@@ -97,11 +99,11 @@ void at_every_level(F f) {
 }
 
 template <class T>
-void expect_right(Index m, Index n, Index k) {
+void expect_right(Index m, Index n, Index k, Index every = 1) {
   for (const bool ta : {false, true}) {
     for (const bool tb : {false, true}) {
       for (const int beta : {0, 1}) {
-        EXPECT_EQ(excess<T>(m, n, k, {ta, tb, beta}, (m + n + k) % 3), 0)
+        EXPECT_EQ(excess<T>(m, n, k, {ta, tb, beta}, (m + n + k) % 3, every), 0)
             << m << " x " << n << " x " << k << (ta ? ", A transposed" : "") << (tb ? ", B transposed" : "")
             << ", beta " << beta;
       }
@@ -121,12 +123,14 @@ TYPED_TEST(BlockProduct, AgreesAroundEveryEdgeOfARegisterBlock) {
 
 TYPED_TEST(BlockProduct, AgreesWherePackingBegins) {
   at_every_level([] {
-    for (const Index n : {63, 64, 65, 257, 300}) {
-      for (const Index k : {255, 256, 257, 520}) expect_right<TypeParam>(7, n, k);
+    for (const Index m : {7, 26}) {
+      for (const Index n : {64, 65, 257}) {
+        for (const Index k : {255, 256, 257}) expect_right<TypeParam>(m, n, k, 5);
+      }
     }
-    expect_right<TypeParam>(197, 300, 100);
-    expect_right<TypeParam>(100, 1030, 30);
-    expect_right<TypeParam>(20, 1100, 270);
+    expect_right<TypeParam>(197, 300, 520, 101);
+    expect_right<TypeParam>(26, 1100, 270, 101);
+    expect_right<TypeParam>(2055, 261, 270, 1009);
   });
 }
 

@@ -9,15 +9,6 @@
 namespace tapehead::kernels {
 namespace {
 
-// Rows that come next; the processor's own prefetcher does not follow several rows at once.
-template <class T>
-void prefetch_rows(const T* x, Index row, Index rows, Index columns) {
-  for (Index r = 0; r < rows; ++r) {
-    for (Index d = 0; d < columns; d += 64 / static_cast<Index>(sizeof(T)))
-      __builtin_prefetch(x + r * row + d);
-  }
-}
-
 // C (keys, lanes) = X Y: X (keys, depth) has a row for each key, Y (depth, lanes) is transposed. Vectors
 // whose lanes see none of the keys of a register block are left out.
 template <class T>
@@ -37,42 +28,6 @@ void multiply_keys(const LaneRows<T>& rows, Span keys, Strided<T> x, Index depth
       call.c = c + (j - keys.first) * lanes + see.first * width<T>;
       call.b_row = call.c_row = lanes;
       kernels<T>.entry[false][n - 1][see.count() - 1](call);
-    }
-  }
-}
-
-// The same for a handful of rows, which would leave most lanes idle: dot products along the depth, as many as
-// make a vector at a time. y has the rows of Y^T; rows and keys beyond the last repeat it.
-constexpr Index few_rows = 8;
-
-template <class T, int rows>
-void multiply_few(Index count, Index keys, Strided<T> x, Index depth, Strided<T> y, T* c) {
-  constexpr int step = width<T> / rows;  // keys at a time
-  const Index whole = depth / width<T> * width<T>;
-  const int rest = static_cast<int>(depth - whole);
-  for (Index j = 0; j < keys; j += step) {
-    prefetch_rows(x.data + (j + 4 * step) * x.row, x.row, least(keys - j - 4 * step, step), depth);
-    Several<const T*, rows> query;
-    Several<const T*, step> key;
-    Several<Vector<T>, width<T>> sum;
-    for (int r = 0; r < rows; ++r) query[r] = y.data + least(r, count - 1) * y.row;
-    for (int i = 0; i < step; ++i) key[i] = x.data + least(j + i, keys - 1) * x.row;
-#pragma GCC unroll 16
-    for (int i = 0; i < width<T>; ++i) sum[i] = Vector<T>(0);
-    for (Index d = 0; d < whole; d += width<T>) {
-#pragma GCC unroll 16
-      for (int i = 0; i < width<T>; ++i) {
-        sum[i] = multiply_add<T>(load(query[i % rows] + d), load(key[i / rows] + d), sum[i]);
-      }
-    }
-    for (int i = 0; rest > 0 && i < width<T>; ++i) {
-      const Vector<T> left = load_first(query[i % rows] + whole, rest);
-      sum[i] = multiply_add<T>(left, load_first(key[i / rows] + whole, rest), sum[i]);
-    }
-    alignas(64) T dot[width<T>];
-    store(dot, sums_of<T>(sum));
-    for (int i = 0; i < least(step, keys - j); ++i) {
-      for (int r = 0; r < least(rows, count); ++r) c[(j + i) * lanes + r] = dot[i * rows + r];
     }
   }
 }

@@ -151,15 +151,8 @@ template <class T>
 void multiply_scores(const AttentionProblem<T>& p, const LaneRows<T>& rows, Span keys, Strided<T> k,
                      const Tile<T>& tile) {
   if (rows.count > few_rows) return multiply_keys(rows, keys, k, p.width, tile.queries, tile.scores);
-  constexpr int most = width<T> < 4 ? width<T> : 4;
-  for (Index r = 0; r < rows.count; r += most) {
-    const Strided<T> queries{tile.queries + r * tile.queries_row, tile.queries_row, 1};
-    if (rows.count - r == 1) {
-      multiply_few<T, 1>(1, keys.count(), k, p.width, queries, tile.scores + r);
-    } else {
-      multiply_few<T, most>(rows.count - r, keys.count(), k, p.width, queries, tile.scores + r);
-    }
-  }
+  const Strided<T> queries{tile.queries, tile.queries_row, 1};
+  multiply_few(rows.count, keys.count(), p.width, queries, k, false, tile.scores, 1, lanes);
 }
 
 // Keys and values of a tile, and whether any lane sees one of them.

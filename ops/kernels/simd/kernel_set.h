@@ -31,11 +31,11 @@ struct BackwardBlock {
 
 template <class T>
 struct VectorKernels {
-  // C = A B, or C += A B. C (m, n) has rows `c_row` apart. `room` holds block_product_room(m, n, k, b)
+  // C = A B, or C += A B. C (m, n) has rows `c_row` apart. `room` holds block_product_room(m, n, k, a, b)
   // elements.
   void (*block_product)(Index m, Index n, Index k, Strided<T> a, Strided<T> b, bool add, T* c, Index c_row,
                         T* room);
-  Index (*block_product_room)(Index m, Index n, Index k, Strided<T> b);
+  Index (*block_product_room)(Index m, Index n, Index k, Strided<T> a, Strided<T> b);
 
   // A block's rows from all keys; or, in parts, from keys [begin, end) each into a state of its own, which
   // are then merged in order. `state` has attention_state elements, `room` forward_room.

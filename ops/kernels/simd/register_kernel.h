@@ -131,6 +131,69 @@ void multiply_columns(Index m, Index n, KernelCall<T>& call) {
   }
 }
 
+// Rows that come next; the processor's own prefetcher does not follow several rows at once.
+template <class T>
+void prefetch_rows(const T* x, Index row, Index rows, Index columns) {
+  for (Index r = 0; r < rows; ++r) {
+    for (Index d = 0; d < columns; d += 64 / static_cast<Index>(sizeof(T)))
+      __builtin_prefetch(x + r * row + d);
+  }
+}
+
+// C (m, n) (+)= A B for m up to few_rows, which would leave most lanes of a register block idle, and B stored
+// transposed: dot products along k, as many as make a vector at a time. A and `bt` (n, k) have whole rows, C
+// strides of c_row and c_column; rows beyond the last repeat it.
+constexpr Index few_rows = 8;
+
+template <class T, int rows>
+void multiply_some(Index m, Index n, Index k, Strided<T> a, Strided<T> bt, bool add, T* c, Index c_row,
+                   Index c_column) {
+  constexpr int step = width<T> / rows;  // columns at a time
+  const Index whole = k / width<T> * width<T>;
+  const int rest = static_cast<int>(k - whole);
+  for (Index j = 0; j < n; j += step) {
+    prefetch_rows(bt.data + (j + 4 * step) * bt.row, bt.row, least(n - j - 4 * step, step), k);
+    Several<const T*, rows> left;
+    Several<const T*, step> right;
+    Several<Vector<T>, width<T>> sum;
+    for (int r = 0; r < rows; ++r) left[r] = a.data + least(r, m - 1) * a.row;
+    for (int i = 0; i < step; ++i) right[i] = bt.data + least(j + i, n - 1) * bt.row;
+#pragma GCC unroll 16
+    for (int i = 0; i < width<T>; ++i) sum[i] = Vector<T>(0);
+    for (Index p = 0; p < whole; p += width<T>) {
+#pragma GCC unroll 16
+      for (int i = 0; i < width<T>; ++i) {
+        sum[i] = multiply_add<T>(load(left[i % rows] + p), load(right[i / rows] + p), sum[i]);
+      }
+    }
+    for (int i = 0; rest > 0 && i < width<T>; ++i) {
+      const Vector<T> x = load_first(left[i % rows] + whole, rest);
+      sum[i] = multiply_add<T>(x, load_first(right[i / rows] + whole, rest), sum[i]);
+    }
+    alignas(64) T dot[width<T>];
+    store(dot, sums_of<T>(sum));
+    for (int i = 0; i < least(step, n - j); ++i) {
+      for (int r = 0; r < least(rows, m); ++r) {
+        T& y = c[r * c_row + (j + i) * c_column];
+        y = add ? y + dot[i * rows + r] : dot[i * rows + r];
+      }
+    }
+  }
+}
+template <class T>
+void multiply_few(Index m, Index n, Index k, Strided<T> a, Strided<T> bt, bool add, T* c, Index c_row,
+                  Index c_column) {
+  constexpr int some = width<T> < 4 ? width<T> : 4;
+  for (Index i = 0; i < m; i += some) {
+    const Strided<T> rows{a.data + i * a.row, a.row, 1};
+    if (m - i == 1) {
+      multiply_some<T, 1>(1, n, k, rows, bt, add, c + i * c_row, c_row, c_column);
+    } else {
+      multiply_some<T, some>(m - i, n, k, rows, bt, add, c + i * c_row, c_row, c_column);
+    }
+  }
+}
+
 // y[j y_row + i] = factor x[i x_row + j] for i < rows, j < columns.
 template <class T>
 void transpose(Index rows, Index columns, const T* x, Index x_row, T factor, T* y, Index y_row) {
