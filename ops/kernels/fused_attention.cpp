@@ -166,7 +166,10 @@ class Backward {
   }
 
   void run() {
-    if (g_.dbias) {
+    if (cut_.blocks == 0) {
+      clear(g_.dk, p_.width);
+      clear(g_.dv, p_.value_width);
+    } else if (g_.dbias) {
       run_beside_shared_bias();
     } else if (cut_.units >= 8 || cut_.blocks == 1) {
       parallel_for(cut_.units, worth_a_piece / (2 * cut_.blocks * cut_.block_work()),
@@ -179,6 +182,15 @@ class Backward {
   }
 
  private:
+  // Without a query there is no block that writes the gradients of the keys.
+  void clear(const HeadRows<T>& y, Index columns) const {
+    for (Index i = 0; y.data && i < cut_.units * p_.keys; ++i) {
+      const Index unit = i / p_.keys;
+      std::fill_n(y.data + unit / p_.key_heads * y.batch + unit % p_.key_heads * y.head + i % p_.keys * y.row,
+                  columns, T{0});
+    }
+  }
+
   // Units first, first + step, ... below end, one after the other.
   void run_units(Index first, Index end, Index step) {
     WorkRoom<T> room(kernels_.backward_room(p_));

@@ -77,6 +77,13 @@ Arch arch_named(std::string_view name) {
   throw DomainError("TAPEHEAD_ARCH", "\"" + std::string(name) + "\" is none of baseline, avx2 and avx512");
 }
 
+Arch arch_of_blas_core(std::string_view core) {
+  for (const std::string_view name : {"SkylakeX", "Cooperlake", "SapphireRapids"}) {
+    if (core == name) return Arch::avx512;
+  }
+  return core == "Haswell" || core == "Zen" ? Arch::avx2 : Arch::baseline;
+}
+
 Arch arch_in_use() { return level_in_use().arch; }
 void use_arch(Arch arch) { in_use.store(&level_of(arch), std::memory_order_release); }
 

@@ -22,6 +22,9 @@ void use_arch(
 // The level that `name` stands for. Throws DomainError as above.
 Arch arch_named(std::string_view name);
 
+// The level that OpenBLAS kernels of this name (openblas_get_corename) are written for.
+Arch arch_of_blas_core(std::string_view core);
+
 template <class T>
 const VectorKernels<T>& vector_kernels();
 

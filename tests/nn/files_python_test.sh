@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Files that Python wrote are read here, and files written here by Python.
 # files_python_test.sh numpy|torch PROGRAM, which is files_roundtrip. Exits 77, which ctest shows as skipped,
-# where Python has not what is needed; TAPEHEAD_PYTHON names another Python than python3.
+# where Python has not what is needed: TAPEHEAD_PYTHON, else the one of scripts/fetch-minilm, else python3.
 set -euo pipefail
-part=$1 program=$2 python=${TAPEHEAD_PYTHON:-python3}
+part=$1 program=$2
+fetched=$(dirname "$0")/../../build/minilm/venv/bin/python  # what scripts/fetch-minilm made
+python=${TAPEHEAD_PYTHON:-python3}
+if [[ -z ${TAPEHEAD_PYTHON:-} && -x $fetched ]]; then python=$fetched; fi
 modules=numpy
 if [[ $part == torch ]]; then modules='torch, safetensors.torch'; fi
 if ! "$python" -c "import $modules" 2>/dev/null; then

@@ -115,7 +115,7 @@ TYPED_TEST(BlockProduct, AgreesAroundEveryEdgeOfARegisterBlock) {
   at_every_level([] {
     for (const Index m : {1, 2, 5, 6, 7, 13}) {
       for (const Index n : {1, 3, 4, 5, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 130}) {
-        for (const Index k : {1, 2, 7}) expect_right<TypeParam>(m, n, k);
+        for (const Index k : {1, 2, 7, 67}) expect_right<TypeParam>(m, n, k);
       }
     }
   });
@@ -172,6 +172,17 @@ TYPED_TEST(BlockProduct, TakesLittleRoomAndGivesItBack) {
   EXPECT_EQ(memory_statistics().live, before);
   EXPECT_GT(memory_statistics().peak, before);
   EXPECT_LT(memory_statistics().peak - before, 4 << 20);
+}
+
+// The names are those of openblas_get_corename; Prescott is what OpenBLAS takes for a processor it does not know.
+TEST(BlasCore, IsOfTheLevelItIsWrittenFor) {
+  for (const char* core : {"SkylakeX", "Cooperlake", "SapphireRapids"}) {
+    EXPECT_EQ(arch_of_blas_core(core), Arch::avx512) << core;
+  }
+  for (const char* core : {"Haswell", "Zen"}) EXPECT_EQ(arch_of_blas_core(core), Arch::avx2) << core;
+  for (const char* core : {"Prescott", "Nehalem", "Sandybridge", ""}) {
+    EXPECT_EQ(arch_of_blas_core(core), Arch::baseline) << core;
+  }
 }
 
 }  // namespace

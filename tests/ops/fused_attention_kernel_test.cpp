@@ -571,6 +571,14 @@ TYPED_TEST(FusedAttentionKernel, ARowWithoutAKeyGivesNothing) {
   }
 }
 
+TYPED_TEST(FusedAttentionKernel, ThereMayBeNoQueryOrNoKey) {
+  for (const auto& [length, keys] : {std::pair<Index, Index>{0, 5}, {5, 0}, {0, 0}}) {
+    Case<TypeParam> x;
+    x.B = 2, x.H = 4, x.Hk = 2, x.L = length, x.S = keys, x.D = 3, x.E = 2, x.slopes = x.sinks = true;
+    expect_agreement(x);
+  }
+}
+
 TYPED_TEST(FusedAttentionKernel, ABiasOfMinusInfinityHidesAKey) {
   Case<TypeParam> x;
   x.L = 20, x.S = 30, x.D = 4, x.E = 4, x.bias = true, x.bias_shape = {1, 1, 20, 30};
@@ -664,7 +672,9 @@ TEST(FusedAttentionKernelAccuracy, IsThatOfTheComposedFormWhateverTheScores) {
       {"one-hot", family([](Index j, Generator&) { return j == 411 ? 300.0 : 0.0; }, 0.1)},
       {"tiny", family([](Index, Generator& g) { return 1e-30 * g.normal(); }, 1e-30)},
       {"normal", family([](Index, Generator& g) { return g.normal(); }, 1)}};
-  for (const auto& [name, x] : families) {
+  for (const auto& family_of_scores : families) {
+    const char* name = family_of_scores.first;
+    const Case<float>& x = family_of_scores.second;
     const Results<double> exact = x.witness();
     const ComposedFloat composed(x);
     auto error = [](const auto& actual, const Array<double>& expected) {

@@ -13,8 +13,8 @@ namespace {
 constexpr Index block_depth = 256, block_rows = 192, block_columns = 1024;
 
 template <class T>
-bool takes_dot_products(Index m, Strided<T> a, Strided<T> b) {
-  return m <= few_rows && b.column != 1 && a.column == 1;
+bool takes_dot_products(Index m, Index k, Strided<T> a, Strided<T> b) {
+  return m <= few_rows && k >= 4 * width<T> && b.column != 1 && a.column == 1;
 }
 template <class T>
 bool packs_right(Index m, Index n, Index k, Strided<T> b) {
@@ -128,7 +128,7 @@ Index panels_room(Index n, Index k) {
 }
 template <class T>
 Index block_product_room(Index m, Index n, Index k, Strided<T> a, Strided<T> b) {
-  if (takes_dot_products(m, a, b) || !packs_right(m, n, k, b)) return 0;
+  if (takes_dot_products(m, k, a, b) || !packs_right(m, n, k, b)) return 0;
   const Index groups = packs_left<T>(m, n, k) ? pieces(least(m, block_rows), kernel_rows) * kernel_rows : 0;
   return panels_room<T>(n, k) + least(k, block_depth) * groups;
 }
@@ -136,7 +136,7 @@ Index block_product_room(Index m, Index n, Index k, Strided<T> a, Strided<T> b) 
 template <class T>
 void block_product(Index m, Index n, Index k, Strided<T> a, Strided<T> b, bool add, T* c, Index c_row,
                    T* room) {
-  if (takes_dot_products(m, a, b)) {
+  if (takes_dot_products(m, k, a, b)) {
     return multiply_few(m, n, k, a, Strided<T>{b.data, b.column, 1}, add, c, c_row, 1);
   }
   if (!packs_right(m, n, k, b)) return multiply_where_it_lies(m, n, k, a, b, add, c, c_row);
