@@ -65,15 +65,17 @@ template <class T>
 void require_scoring(const Var<T>& query, const Var<T>& key, const AdditiveScoring<T>& s) {
   const bool fit = s.w_query.rank() == 2 && s.w_key.rank() == 2 && s.w_query.dim(0) == query.dim(-1) &&
                    s.w_key.dim(0) == key.dim(-1) && s.w_query.dim(1) == s.w_key.dim(1) &&
-                   s.v.shape() == Shape{s.w_query.dim(1)} && (!s.b || s.b->shape() == s.v.shape());
+                   s.v.shape() == Shape{s.w_query.dim(1)};
+  if (fit && s.b && s.b->shape() != s.v.shape()) {
+    throw ShapeError("additive_attention", "b and v differ", {{"b", s.b->shape()}, {"v", s.v.shape()}});
+  }
   if (fit) return;
-  throw ShapeError("additive_attention", "needs w_query (D, A), w_key (N, A), v and b (A)",
+  throw ShapeError("additive_attention", "needs w_query (D, A), w_key (N, A), v (A)",
                    {{"query", query.shape()},
                     {"key", key.shape()},
                     {"w_query", s.w_query.shape()},
                     {"w_key", s.w_key.shape()},
-                    {"v", s.v.shape()},
-                    {"b", s.b ? s.b->shape() : s.v.shape()}});
+                    {"v", s.v.shape()}});
 }
 
 // v . tanh(query w_query + b + key w_key) of every pair
