@@ -138,7 +138,7 @@ Index count_after(const SafetensorsFile& file, const std::string& prefix) {
 
 TextEncoderSizes bert_sizes(const SafetensorsFile& file, const std::string& prefix) {
   const std::string embeddings = prefix + "embeddings.", layers = prefix + "encoder.layer.";
-  const Shape& words = matrix_shape(file, embeddings + "word_embeddings.weight");
+  const Shape words = matrix_shape(file, embeddings + "word_embeddings.weight");
   TextEncoderSizes sizes;
   sizes.vocabulary = words[0];
   sizes.width = words[1];

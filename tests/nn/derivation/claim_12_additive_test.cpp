@@ -134,7 +134,8 @@ TEST(Claim12AdditiveScores, ALargeVSaturatesSoftmaxAndItsGradientVanishes) {
 TEST(Claim12AdditiveScores, SaturatedHiddenNumbersDoNotSaturateSoftmax) {
   const auto [in, scoring] = random_case(5, 7, 16);
   const Scoring steep = with_weights(with_v(scoring, 0.1), 1e4);
-  for (const double h : hidden_numbers(in, steep).values()) EXPECT_EQ(std::abs(h), 1);
+  const auto hidden = hidden_numbers(in, steep);
+  for (const double h : hidden.values()) EXPECT_EQ(std::abs(h), 1);
   const double spread = std::exp(2 * sum_of_absolutes(steep.v.value()));  // of two weights, at most
   for (Index row = 0; row < 5; ++row) {
     EXPECT_LE(largest_weight(weights_of(in, steep), row), spread / (spread + 6));
