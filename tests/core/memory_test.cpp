@@ -9,6 +9,7 @@
 #include <tapehead/core/gradient.h>
 #include <tapehead/core/memory.h>
 
+#include "support/pool.h"
 #include "support/tiny_ops.h"
 
 namespace tapehead {
@@ -19,17 +20,6 @@ using V = Var<double>;
 
 using detail::give_storage;
 using detail::take_storage;
-
-// Under the address sanitizer every block goes back to the system at once.
-bool pool_keeps_blocks() {
-  give_storage(take_storage(320), 320);
-  const auto before = memory_statistics().from_system;
-  give_storage(take_storage(320), 320);
-  return memory_statistics().from_system == before;
-}
-
-#define NEEDS_THE_POOL() \
-  if (!pool_keeps_blocks()) GTEST_SKIP() << "no pool under the address sanitizer"
 
 TEST(Memory, BlocksAreAlignedAndDisjointInEverySizeClass) {
   struct Taken {

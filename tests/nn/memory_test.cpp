@@ -9,6 +9,7 @@
 #include <tapehead/ops/loss.h>
 #include <tapehead/ops/reduction.h>
 
+#include "support/pool.h"
 #include "support/threads.h"
 
 namespace tapehead {
@@ -61,14 +62,7 @@ Bytes bytes_of(const std::vector<Array<T>>& arrays) {
   return total;
 }
 
-bool pool_is_on() {
-  const Bytes before = memory_statistics().live;
-  const auto array = Array<float>::zeros({1000});
-  return memory_statistics().live > before;
-}
-
 TEST(TrainingMemory, IsWhatRulesKeepThenTheGradientsAndAFewTemporaries) {
-  if (!pool_is_on()) GTEST_SKIP() << "the storage pool is off in this build";
   Step step;
   step.run();
   const CausalModel<float> recorded = on_tape(step.tape, step.model);
@@ -90,7 +84,7 @@ TEST(TrainingMemory, IsWhatRulesKeepThenTheGradientsAndAFewTemporaries) {
 // On one thread: of several, the calling one may first do in a second step what another did in the first.
 TEST(TrainingMemory, OfASecondStepIsThatOfTheFirst) {
   const Threads one(1);
-  if (!pool_is_on()) GTEST_SKIP() << "the storage pool is off in this build";
+  NEEDS_THE_POOL();
   Step step;
   step.run();
   const Bytes from_system = memory_statistics().from_system;
