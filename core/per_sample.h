@@ -15,6 +15,12 @@ inline Index saturated_sum(Index a, Index b) {
   return b > 0 ? std::min(a, Limits::max() - b) + b : std::max(a, Limits::min() - b) + b;
 }
 
+// A shape with extents of 1 behind it, up to a rank: of the first axes of something, as it broadcasts to all.
+inline Shape with_ones(Shape shape, int rank) {
+  while (shape.rank() < rank) shape = shape.followed_by({1});
+  return shape;
+}
+
 // One number, or an array of them whose shape is that of the first axes of what they belong to: (B) for
 // scores (B, H, L, S).
 class PerSample {

@@ -107,10 +107,7 @@ std::string_view why_composed(const Operands<T>& x, const AttentionOptions<T>& o
 template <class T>
 AttentionResult<T> dot_product_attention(const Placed<T>& x, const AttentionOptions<T>& options) {
   const double scale = 1 / std::sqrt(static_cast<double>(x.operands.query.dim(-1)));
-  return attention_by(x, scale, options, [](const Var<T>& q, const Var<T>& k) {
-    return detail::reshaped(matmul(detail::grouped(q, k.shape()), k, false, true),
-                            detail::scores_shape(q.shape(), k.shape()));
-  });
+  return attention_by(x, scale, options, detail::dot_products<T>);
 }
 
 }  // namespace
@@ -130,11 +127,7 @@ double Scale<T>::number(double otherwise) const {
 template <std::floating_point T>
 AttentionResult<T> attention(const Var<T>& query, const Var<T>& key, const Var<T>& value,
                              const AttentionOptions<T>& options) {
-  detail::require_attention_shapes("attention", query.shape(), key.shape(), value.shape());
-  if (query.dim(-1) != key.dim(-1)) {
-    throw ShapeError("attention", "the widths of query and key differ",
-                     {{"query", query.shape()}, {"key", key.shape()}, {"value", value.shape()}});
-  }
+  detail::require_dot_product_shapes("attention", query.shape(), key.shape(), value.shape());
   detail::require_options(options, detail::scores_shape(query.shape(), key.shape()));
   const Placed<T> x = placed(query, key, value, options);
   const std::string_view composed_because = why_composed(x.operands, options);

@@ -3,6 +3,7 @@
 #include <tapehead/ops/arithmetic.h>
 #include <tapehead/ops/elementwise.h>
 #include <tapehead/ops/masking.h>
+#include <tapehead/ops/matmul.h>
 #include <tapehead/ops/norm.h>
 #include <tapehead/ops/reduction.h>
 #include <tapehead/ops/shaping.h>
@@ -87,8 +88,7 @@ Var<T> capped(const Var<T>& scores, double cap) {
 // |position of query - position of key|, (..., 1, L, S) with the leading axes that the offset depends on.
 template <class T>
 Array<T> distances(const PerSample& offset, const Shape& scores) {
-  Shape shape = offset.values().shape();
-  while (shape.rank() < scores.rank() - 2) shape = shape.followed_by({1});
+  const Shape shape = with_ones(offset.values().shape(), scores.rank() - 2);
   auto result = Array<T>::uninitialized(shape.followed_by(scores.last(2)));
   T* out = result.mutable_values().data();
   for (const Index first : offset.values().values()) {
@@ -104,11 +104,7 @@ Array<T> distances(const PerSample& offset, const Shape& scores) {
 template <class T>
 Var<T> biased(Var<T> scores, const AttentionOptions<T>& options) {
   if (options.bias) scores = scores + *options.bias;
-  if (options.slopes) {
-    const Var<T> slopes = of_heads(*options.slopes, scores.shape());
-    scores = scores - slopes * Var<T>(distances<T>(options.query_offset, scores.shape()));
-  }
-  return scores;
+  return options.slopes ? scores - distance_penalty(options, scores.shape()) : scores;
 }
 
 template <class T>
@@ -217,6 +213,13 @@ void require_attention_shapes(const char* op, const Shape& query, const Shape& k
   if (key.dim(-2) == 0) reject("there is no key");
 }
 
+void require_dot_product_shapes(const char* op, const Shape& query, const Shape& key, const Shape& value) {
+  require_attention_shapes(op, query, key, value);
+  if (query.dim(-1) == key.dim(-1)) return;
+  throw ShapeError(op, "the widths of query and key differ",
+                   {{"query", query}, {"key", key}, {"value", value}});
+}
+
 Shape scores_shape(const Shape& query, const Shape& key) { return query.with(-1, key.dim(-2)); }
 
 template <class T>
@@ -229,6 +232,17 @@ Var<T> grouped(const Var<T>& x, const Shape& key) {
   if (heads_of(x.shape()) == heads_of(key)) return x;
   const Index group = x.dim(-3) / key.dim(-3);
   return reshaped(x, key.first(key.rank() - 2).followed_by({group * x.dim(-2), x.dim(-1)}));
+}
+
+template <class T>
+Var<T> dot_products(const Var<T>& query, const Var<T>& key) {
+  return reshaped(matmul(grouped(query, key.shape()), key, false, true),
+                  scores_shape(query.shape(), key.shape()));
+}
+
+template <class T>
+Var<T> distance_penalty(const AttentionOptions<T>& options, const Shape& scores) {
+  return of_heads(*options.slopes, scores) * Var<T>(distances<T>(options.query_offset, scores));
 }
 
 template <class T>
@@ -371,6 +385,8 @@ Weighed<T> weighed(const Var<T>& raw, const Var<T>& shown, double default_scale,
 #define TAPEHEAD_INSTANTIATE(T)                                                                       \
   template Var<T> reshaped(const Var<T>&, const Shape&);                                              \
   template Var<T> grouped(const Var<T>&, const Shape&);                                               \
+  template Var<T> dot_products(const Var<T>&, const Var<T>&);                                         \
+  template Var<T> distance_penalty(const AttentionOptions<T>&, const Shape&);                         \
   template Var<T> placed_query(const Var<T>&, const AttentionOptions<T>&, const PerSample&,           \
                                const Array<bool>&);                                                   \
   template Var<T> placed_key(const Var<T>&, const AttentionOptions<T>&, Index, const Array<bool>&);   \

@@ -8,6 +8,9 @@ namespace tapehead::detail {
 // Throws ShapeError unless query (..., H, L, D), key (..., Hk, S, N), value (..., Hk, S, E) belong together.
 void require_attention_shapes(const char* op, const Shape& query, const Shape& key, const Shape& value);
 
+// The same, and that query and key have one width.
+void require_dot_product_shapes(const char* op, const Shape& query, const Shape& key, const Shape& value);
+
 // Scores (..., H, L, S) of query (..., H, L, D) and key (..., Hk, S, N).
 Shape scores_shape(const Shape& query, const Shape& key);
 
@@ -19,6 +22,15 @@ Var<T> reshaped(const Var<T>& x, const Shape& shape);
 // other. No element moves, since neighbours share.
 template <class T>
 Var<T> grouped(const Var<T>& x, const Shape& key);
+
+// query key^T, (..., H, L, S)
+template <class T>
+Var<T> dot_products(const Var<T>& query, const Var<T>& key);
+
+// slope |position of query - position of key|, which the slopes of the options subtract; broadcasts to the
+// scores.
+template <class T>
+Var<T> distance_penalty(const AttentionOptions<T>& options, const Shape& scores);
 
 // Query and key with norm and rotary positions, as the options say. The first query lies `query_offset`
 // behind the start of the options' positions, the first key `key_offset`. Rows that are not `kept` are to be

@@ -48,6 +48,16 @@ Array<T> first_rows(const Array<T>& room, Index length) {
   return rows;
 }
 
+// What seen_keys (..., S, 1) says of the keys from number `first` on.
+Array<bool> rows_from(const Array<bool>& seen_keys, Index first) {
+  if (!seen_keys.defined() || seen_keys.dim(-2) == 1) return seen_keys;
+  const Index length = seen_keys.dim(-2) - first;
+  auto rows = Array<bool>::uninitialized(seen_keys.shape().with(-2, length));
+  copy_stretches(rows.size() / length, length, seen_keys.data() + first, seen_keys.dim(-2),
+                 rows.mutable_values().data(), length);
+  return rows;
+}
+
 // What the two products of attention read: `keys` rows of each of the matrices of a cache.
 template <class T>
 struct Held {
@@ -256,16 +266,19 @@ std::span<const T> KeyValueCache<T>::value_rows(Index i) const {
 template <std::floating_point T>
 AttentionResult<T> attention(const Var<T>& query, const Var<T>& key, const Var<T>& value,
                              KeyValueCache<T>& cache, const AttentionOptions<T>& options) {
-  detail::require_attention_shapes("attention", query.shape(), key.shape(), value.shape());
-  if (query.dim(-1) != key.dim(-1)) {
-    throw ShapeError("attention", "the widths of query and key differ",
-                     {{"query", query.shape()}, {"key", key.shape()}, {"value", value.shape()}});
-  }
+  detail::require_dot_product_shapes("attention", query.shape(), key.shape(), value.shape());
   cache.require_fits("attention", key.shape(), value.shape());
   const Index before = cache.length_, all = before + key.dim(-2);
   const AttentionOptions<T> later = placed_later(options, before);
-  const Var<T> q = detail::placed_query(query, options, later.query_offset);
-  const Var<T> k = detail::placed_key(key, options, before);
+  const Shape keys = key.shape().with(-2, all);
+  // A first block without a norm goes to attention() as it is, which may do without a mask as large as the
+  // scores.
+  detail::Exclusion excluded;
+  if (before > 0 || options.norm) {
+    excluded = detail::exclusion(later, detail::scores_shape(query.shape(), keys), keys);
+  }
+  const Var<T> q = detail::placed_query(query, options, later.query_offset, excluded.rows);
+  const Var<T> k = detail::placed_key(key, options, before, rows_from(excluded.seen_keys, before));
   cache.write_behind(k.value(), value.value());
 
   auto over_copies = [&] {
@@ -277,8 +290,6 @@ AttentionResult<T> attention(const Var<T>& query, const Var<T>& key, const Var<T
   auto result = [&] {
     if (before == 0 || options.kernel == AttentionKernel::fused) return over_copies();
     if (anything_recorded(q, k, value, options)) return over_copies();
-    const Shape keys = key.shape().with(-2, all);
-    const detail::Exclusion excluded = detail::exclusion(later, detail::scores_shape(q.shape(), keys), keys);
     const Held<T> held{cache.keys_, cache.values_, all};
     return unseen_are_finite(excluded.seen_keys, held) ? attention_in_place(q, held, excluded, later)
                                                        : over_copies();

@@ -8,9 +8,7 @@ namespace {
 
 // Leading axes of the scores that a condition of samples depends on, kept, and the others at extent 1.
 Shape by_sample(const Shape& samples, const Shape& scores) {
-  Shape shape = samples;
-  while (shape.rank() < scores.rank() - 2) shape = shape.followed_by({1});
-  return shape.followed_by(scores.last(2));
+  return with_ones(samples, scores.rank() - 2).followed_by(scores.last(2));
 }
 
 void require_samples(const char* what, const PerSample& numbers, const Shape& scores) {

@@ -63,27 +63,6 @@ Array<bool> columns(const Array<bool>& x, const Array<Index>& keys) {
   return picked;
 }
 
-// - slope |position of query - position of key|, (..., H, L, keys)
-template <class T>
-Var<T> slope_bias(const AttentionOptions<T>& options, const Shape& scores, const Array<Index>& keys) {
-  const Var<T>& slopes = *options.slopes;
-  const PerSample& offset = options.query_offset;
-  const Index rows = scores.dim(-2);
-  Shape shape = offset.values().shape();
-  while (shape.rank() < scores.rank() - 2) shape = shape.followed_by({1});
-  auto distances = Array<T>::uninitialized(shape.followed_by({rows, keys.size()}));
-  T* out = distances.mutable_values().data();
-  for (const Index first : offset.values().values()) {
-    for (Index i = 0; i < rows; ++i) {
-      for (const Index key : keys.values()) {
-        *out++ = std::abs(static_cast<T>(saturated_sum(first, i - key)));
-      }
-    }
-  }
-  const Var<T> of_heads = scores.rank() >= 4 ? reshape(slopes, Shape{slopes.size(), 1, 1}) : slopes;
-  return -(of_heads * Var<T>(distances));
-}
-
 // The options of all keys as those of some: norm and positions done, slopes as a bias.
 template <class T>
 AttentionOptions<T> of_keys(const AttentionOptions<T>& options, const Shape& scores,
@@ -94,7 +73,7 @@ AttentionOptions<T> of_keys(const AttentionOptions<T>& options, const Shape& sco
   if (options.scale.var()) part.scale = Scale<T>(columns(*options.scale.var(), keys));
   if (options.bias) part.bias = columns(*options.bias, keys);
   if (options.slopes) {
-    const Var<T> slopes = slope_bias(options, scores, keys);
+    const Var<T> slopes = -columns(detail::distance_penalty(options, scores), keys);
     part.bias = part.bias ? *part.bias + slopes : slopes;
   }
   return part;
@@ -172,11 +151,7 @@ Var<T> PartialAttention<T>::log_sum_exp() const {
 template <std::floating_point T>
 PartialAttention<T> partial_attention(const Var<T>& query, const Var<T>& key, const Var<T>& value,
                                       const Array<Index>& keys, const AttentionOptions<T>& options) {
-  detail::require_attention_shapes("partial_attention", query.shape(), key.shape(), value.shape());
-  if (query.dim(-1) != key.dim(-1)) {
-    throw ShapeError("partial_attention", "the widths of query and key differ",
-                     {{"query", query.shape()}, {"key", key.shape()}, {"value", value.shape()}});
-  }
+  detail::require_dot_product_shapes("partial_attention", query.shape(), key.shape(), value.shape());
   require_for_parts(options);
   require_keys(keys, key.dim(-2));
   AttentionOptions<T> rows_may_be_empty = options;
@@ -194,8 +169,7 @@ PartialAttention<T> partial_attention(const Var<T>& query, const Var<T>& key, co
       excluded.rows);
   const Var<T> k = picked(detail::placed_key(port(key, "key"), options, 0, excluded.seen_keys));
   const Var<T> v = picked(port(value, "value"));
-  const Var<T> raw = detail::reshaped(matmul(detail::grouped(q, k.shape()), k, false, true),
-                                      detail::scores_shape(q.shape(), k.shape()));
+  const Var<T> raw = detail::dot_products(q, k);
   detail::Exclusion of_part;
   of_part.allowed = columns(excluded.allowed, keys);
   const double scale = 1 / std::sqrt(static_cast<double>(query.dim(-1)));

@@ -92,10 +92,8 @@ Var<T> rope(const Var<T>& x, const RopeOptions& options) {
                      {{"x", x.shape()}, {"start", options.start.values().shape()}});
   }
   const Index rows = x.dim(-2), pairs = width / 2;
-  Shape shape = options.start.values().shape();
-  const Index samples = shape.size();
-  while (shape.rank() < x.rank() - 2) shape = shape.followed_by({1});
-  shape = shape.followed_by({rows, pairs});
+  const Index samples = options.start.values().size();
+  const Shape shape = with_ones(options.start.values().shape(), x.rank() - 2).followed_by({rows, pairs});
   auto cosines = Array<T>::uninitialized(shape), sines = Array<T>::uninitialized(shape);
   T* const c = cosines.mutable_values().data();
   T* const s = sines.mutable_values().data();

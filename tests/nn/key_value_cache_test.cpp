@@ -390,6 +390,32 @@ TEST(CachedAttention, LeavesOutNaNInKeysThatNoRowMaySee) {
   }
 }
 
+// Key 4 of five, in a recorded second block, is seen by no row: what it holds reaches no gradient, nor the
+// norm's.
+TEST(CachedAttention, OfARecordedBlockLeavesOutNaNUnderANorm) {
+  const Array<bool> all_but_4 = Array<bool>::of({true, true, true, true, false});
+  auto gradients = [&](double held) {
+    Inputs in = random_inputs(97);
+    for (Index d = 0; d < D; ++d) in.key.set({0, 1, 4, d}, held);
+    Cache cache;
+    Tape<double> tape;
+    const V query_gain = tape.input(A::full({D}, 1.5)), key_gain = tape.input(A::full({D}, 0.5));
+    Options options = masked_by(Mask::allowed(all_but_4));
+    options.norm = QueryKeyNorm<double>{query_gain, key_gain};
+    Options first;
+    first.norm = options.norm;
+    attention(block(in.query, 0, 3), block(in.key, 0, 3), block(in.value, 0, 3), cache, first);
+    const V query = tape.input(rows(in.query, 3, 5)), key = tape.input(rows(in.key, 3, 5));
+    const V output = attention(query, key, block(in.value, 3, 5), cache, options).output;
+    return gradient_values(sum(output * output), {query, key, query_gain, key_gain});
+  };
+  const auto clean = gradients(0), poisoned = gradients(nan);
+  for (std::size_t i = 0; i < clean.size(); ++i) {
+    EXPECT_GT(magnitude(clean[i]), 0) << i;
+    EXPECT_SAME_NUMBERS(poisoned[i], clean[i]);
+  }
+}
+
 TEST(CachedAttention, KeepsRowsWithoutKeysAtZeroBesideAValueThatIsNotANumber) {
   Inputs in = random_inputs(96);
   for (Index e = 0; e < E; ++e) in.value.set({0, 0, 3, e}, nan);
