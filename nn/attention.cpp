@@ -94,14 +94,27 @@ Var<T> additive_scores(const Var<T>& query, const Var<T>& key, const AdditiveSco
 
 // Empty when the fused kernel is to be taken.
 template <class T>
-std::string_view why_composed(const Operands<T>& x, const AttentionOptions<T>& options) {
+std::string_view why_composed(const Shape& scores, const AttentionOptions<T>& options) {
   if (options.kernel == AttentionKernel::composed) return "composed: asked for";
-  const std::string_view obstacle = detail::obstacle_to_fusion(x, options);
+  const std::string_view obstacle = detail::obstacle_to_fusion(scores, options);
   if (options.kernel == AttentionKernel::fused && !obstacle.empty()) {
     throw DomainError("attention",
                       "the fused kernel was asked for and cannot do this, " + std::string(obstacle));
   }
   return obstacle;
+}
+
+void require_heads(const Shape& x, Index heads) {
+  if (x.rank() < 2 || heads < 1 || x.dim(-1) % heads != 0) {
+    throw ShapeError("split_heads", std::to_string(heads) + " heads do not divide the last axis", {{"x", x}});
+  }
+}
+
+template <class T>
+AttentionResult<T> remarked(AttentionResult<T> result, std::string_view computed_by) {
+  result.computed_by = computed_by;
+  Tape<T>::remark(result.output, computed_by);
+  return result;
 }
 
 template <class T>
@@ -130,12 +143,25 @@ AttentionResult<T> attention(const Var<T>& query, const Var<T>& key, const Var<T
   detail::require_dot_product_shapes("attention", query.shape(), key.shape(), value.shape());
   detail::require_options(options, detail::scores_shape(query.shape(), key.shape()));
   const Placed<T> x = placed(query, key, value, options);
-  const std::string_view composed_because = why_composed(x.operands, options);
-  AttentionResult<T> result = composed_because.empty() ? detail::fused_attention(x.operands, options)
-                                                       : dot_product_attention(x, options);
-  result.computed_by = composed_because.empty() ? "fused" : composed_because;
-  Tape<T>::remark(result.output, result.computed_by);
-  return result;
+  const std::string_view composed_because = why_composed(x.operands.scores_shape(), options);
+  if (composed_because.empty()) return remarked(detail::fused_attention(x.operands, options), "fused");
+  return remarked(dot_product_attention(x, options), composed_because);
+}
+
+template <class T>
+AttentionResult<T> detail::attention_side_by_side(const Operands<T>& x, const AttentionOptions<T>& options) {
+  require_heads(x.query.shape(), x.heads);
+  require_dot_product_shapes("attention", x.query_shape(), x.key_shape(), x.value_shape());
+  require_options(options, x.scores_shape());
+  if (options.norm || options.rope || options.log_sum_exp ||
+      !why_composed(x.scores_shape(), options).empty()) {
+    const Var<T> query = split_heads(x.query, x.heads), key = split_heads(x.key, x.key_heads);
+    AttentionResult<T> result = attention(query, key, split_heads(x.value, x.key_heads), options);
+    result.output = merge_heads(result.output);
+    return result;
+  }
+  const Var<T> query = port(x.query, "query"), key = port(x.key, "key"), value = port(x.value, "value");
+  return remarked(fused_attention<T>({query, key, value, x.heads, x.key_heads}, options), "fused");
 }
 
 template <std::floating_point T>
@@ -143,8 +169,9 @@ AttentionResult<T> additive_attention(const Var<T>& query, const Var<T>& key, co
                                       const AdditiveScoring<T>& scoring, const AttentionOptions<T>& options) {
   detail::require_attention_shapes("additive_attention", query.shape(), key.shape(), value.shape());
   require_scoring(query, key, scoring);
-  return attention_by(placed(query, key, value, options), 1, options,
-                      [&](const Var<T>& q, const Var<T>& k) { return additive_scores(q, k, scoring); });
+  return remarked(attention_by(placed(query, key, value, options), 1, options,
+                               [&](const Var<T>& q, const Var<T>& k) { return additive_scores(q, k, scoring); }),
+                  "composed: additive scores");
 }
 
 template <std::floating_point T>
@@ -164,12 +191,15 @@ Array<T> alibi_slopes(Index heads) {
   return slopes;
 }
 
+Shape detail::shape_by_head(const Shape& x, Index heads) {
+  if (heads == 0) return x;
+  require_heads(x, heads);
+  return x.first(x.rank() - 2).followed_by({heads, x.dim(-2), x.dim(-1) / heads});
+}
+
 template <std::floating_point T>
 Var<T> split_heads(const Var<T>& x, Index heads) {
-  if (x.rank() < 2 || heads < 1 || x.dim(-1) % heads != 0) {
-    throw ShapeError("split_heads", std::to_string(heads) + " heads do not divide the last axis",
-                     {{"x", x.shape()}});
-  }
+  require_heads(x.shape(), heads);
   const Var<T> by_head = reshape(x, x.shape().first(x.rank() - 1).followed_by({heads, x.dim(-1) / heads}));
   return transpose(by_head, -3, -2);
 }
@@ -183,6 +213,8 @@ Var<T> merge_heads(const Var<T>& x) {
 
 #define TAPEHEAD_INSTANTIATE(T)                                                                           \
   template AttentionResult<T> detail::composed_attention(const Operands<T>&, const AttentionOptions<T>&); \
+  template AttentionResult<T> detail::attention_side_by_side(const Operands<T>&,                          \
+                                                             const AttentionOptions<T>&);                 \
   template class Scale<T>;                                                                                \
   template AttentionResult<T> attention(const Var<T>&, const Var<T>&, const Var<T>&,                      \
                                         const AttentionOptions<T>&);                                      \

@@ -14,6 +14,9 @@ void require_dot_product_shapes(const char* op, const Shape& query, const Shape&
 // Scores (..., H, L, S) of query (..., H, L, D) and key (..., Hk, S, N).
 Shape scores_shape(const Shape& query, const Shape& key);
 
+// The shape that split_heads gives; the same for no heads. Throws as it does.
+Shape shape_by_head(const Shape& x, Index heads);
+
 // x under another shape; no node when it has that shape.
 template <class T>
 Var<T> reshaped(const Var<T>& x, const Shape& shape);
@@ -89,22 +92,43 @@ Weighed<T> weighed(const Var<T>& raw, const Var<T>& shown, double default_scale,
                    const AttentionOptions<T>& options);
 
 // Query (..., H, L, D), key (..., Hk, S, D) and value (..., Hk, S, E), placed; norm and rope of the options
-// have had their effect.
+// have had their effect. Or as projections give them, the heads side by side in a row: (..., L, H D),
+// (..., S, Hk D), (..., S, Hk E).
 template <class T>
 struct Operands {
   Var<T> query, key, value;
+  Index heads = 0, key_heads = 0;  // side by side; 0: they have an axis
+
+  // Throws ShapeError when the heads do not divide a row.
+  Shape query_shape() const { return shape_by_head(query.shape(), heads); }
+  Shape key_shape() const { return shape_by_head(key.shape(), key_heads); }
+  Shape value_shape() const { return shape_by_head(value.shape(), key_heads); }
+  Shape scores_shape() const { return detail::scores_shape(query_shape(), key_shape()); }
 };
 
-// Attention as ops, scores by the product of query and key.
+// Attention as ops, scores by the product of query and key, which have an axis of heads.
 template <class T>
 AttentionResult<T> composed_attention(const Operands<T>& x, const AttentionOptions<T>& options);
 
 // Why the fused kernel cannot do this; empty when it can. Options fit the scores.
 template <class T>
-std::string_view obstacle_to_fusion(const Operands<T>& x, const AttentionOptions<T>& options);
+std::string_view obstacle_to_fusion(const Shape& scores, const AttentionOptions<T>& options);
 
-// Attention as one op of the fused kernel, to which there is no obstacle.
+// Attention as one op of the fused kernel, to which there is no obstacle. The output is laid out as the
+// query.
 template <class T>
 AttentionResult<T> fused_attention(const Operands<T>& x, const AttentionOptions<T>& options);
+
+// What no tape records, with keys (..., Hk, room, D) and values (..., Hk, room, E) of which the first
+// `length` are read where they lie: the output, undefined when a row has no key and that is an error, or has
+// a score that is not finite.
+template <class T>
+Array<T> fused_output(const Array<T>& query, const Array<T>& keys, const Array<T>& values, Index length,
+                      const AttentionOptions<T>& options);
+
+// attention() of projections whose heads lie side by side, output (..., L, H E): their heads are only set
+// apart where the composition is taken, or a norm, rotary positions or the log-sum-exp wanted.
+template <class T>
+AttentionResult<T> attention_side_by_side(const Operands<T>& x, const AttentionOptions<T>& options);
 
 }  // namespace tapehead::detail

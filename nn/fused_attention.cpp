@@ -141,15 +141,23 @@ struct KernelMask {
   Axes4 axes_;
 };
 
+// The rows of an array with an axis of heads, or of one whose rows hold several heads side by side. Below
+// rank 4 there is one head, and the axis in front of the rows is the batch.
 template <class T>
-HeadRows<const T> rows_of(const Array<T>& x) {
-  const Index rows = x.dim(-2) * x.dim(-1);
-  if (x.rank() <= 3) return {x.data(), rows, 0, x.dim(-1)};
-  return {x.data(), x.dim(-3) * rows, rows, x.dim(-1)};
+HeadRows<const T> rows_of(const Array<T>& x, Index side_by_side = 0) {
+  const Index row = x.dim(-1), rows = x.dim(-2) * row;
+  if (side_by_side > 0) {
+    const Index head = row / side_by_side;
+    return {x.data(), x.rank() == 2 ? head : rows, head, row};
+  }
+  if (x.rank() <= 3) return {x.data(), rows, 0, row};
+  return {x.data(), x.dim(-3) * rows, rows, row};
 }
 
 template <class T>
-HeadRows<T> writable(HeadRows<const T> rows, Array<T>& x) {
+HeadRows<T> writable_rows_of(Array<T>& x, Index side_by_side = 0) {
+  if (!x.defined()) return {};
+  const HeadRows<const T> rows = rows_of(x, side_by_side);
   return {x.mutable_values().data(), rows.batch, rows.head, rows.row};
 }
 
@@ -158,14 +166,19 @@ template <class T>
 class FusedProblem {
  public:
   FusedProblem(const Operands<T>& x, const AttentionOptions<T>& options)
-      : scores_(scores_shape(x.query.shape(), x.key.shape())),
+      : FusedProblem(x.query_shape(), x.key_shape(), x.value_shape().dim(-1), options) {
+    p_.q = rows_of(x.query.value(), x.heads);
+    p_.k = rows_of(x.key.value(), x.key_heads), p_.v = rows_of(x.value.value(), x.key_heads);
+  }
+  // Where the rows of q, k and v lie is said elsewhere.
+  FusedProblem(const Shape& query, const Shape& key, Index value_width, const AttentionOptions<T>& options)
+      : scores_(scores_shape(query, key)),
         allowed_by_bias_(mask_of_bias(options)),
         mask_(options.mask & allowed_by_bias_, scores_) {
     const Axes4 axes(scores_);
     p_.batches = axes.batches, p_.heads = axes.heads, p_.queries = axes.queries, p_.keys = axes.keys;
-    p_.key_heads = x.key.rank() >= 4 ? x.key.dim(-3) : 1;
-    p_.width = x.query.dim(-1), p_.value_width = x.value.dim(-1);
-    p_.q = rows_of(x.query.value()), p_.k = rows_of(x.key.value()), p_.v = rows_of(x.value.value());
+    p_.key_heads = key.rank() >= 4 ? key.dim(-3) : 1;
+    p_.width = query.dim(-1), p_.value_width = value_width;
     p_.scale = options.scale.number(1 / std::sqrt(static_cast<double>(p_.width)));
     p_.softcap = options.softcap;
     if (options.bias) {
@@ -183,11 +196,9 @@ class FusedProblem {
   FusedProblem(const FusedProblem&) = delete;
   FusedProblem& operator=(const FusedProblem&) = delete;
 
+  AttentionProblem<T>& operator*() { return p_; }
   const AttentionProblem<T>& operator*() const { return p_; }
   const AttentionProblem<T>* operator->() const { return &p_; }
-
-  // The rows of an output of this shape.
-  static HeadRows<const T> rows(const Array<T>& output) { return rows_of(output); }
 
  private:
   static Mask mask_of_bias(const AttentionOptions<T>& options) {
@@ -229,6 +240,7 @@ class FusedProblem {
 template <class T>
 struct Inputs {
   Var<T> query, key, value, bias, slopes, sink;
+  Index heads, key_heads;  // as Operands have them
 
   Inputs(const Operands<T>& x, const AttentionOptions<T>& options)
       : query(x.query),
@@ -236,7 +248,10 @@ struct Inputs {
         value(x.value),
         bias(options.bias.value_or(Var<T>())),
         slopes(options.slopes.value_or(Var<T>())),
-        sink(options.sink.value_or(Var<T>())) {}
+        sink(options.sink.value_or(Var<T>())),
+        heads(x.heads),
+        key_heads(x.key_heads) {}
+  Operands<T> operands() const { return {query, key, value, heads, key_heads}; }
   std::array<const Var<T>*, 6> pointers() const { return {&query, &key, &value, &bias, &slopes, &sink}; }
   std::array<Var<T>*, 6> pointers() { return {&query, &key, &value, &bias, &slopes, &sink}; }
 };
@@ -272,16 +287,39 @@ Unpacked<T> unpacked(const Array<T>& y, Index width) {
   return x;
 }
 
-// x (..., L, N) with 0 for rows without a key: they may hold NaN, which the kernel would multiply by 0.
+// x with 0 for the rows without a key, of which lse (batches, heads, queries) tells: they may hold NaN, which
+// the kernel would multiply by 0.
 template <class T>
-Array<T> without_empty_rows(const Array<T>& x, const Array<double>& lse) {
-  Array<T> rows = x;
-  const Index width = x.dim(-1);
+Array<T> without_empty_rows(const Array<T>& x, const Array<double>& lse, Index side_by_side) {
+  Array<T> result = x;
+  const Index queries = lse.dim(-1), heads = lse.dim(-2);
+  const Index width = x.dim(-1) / std::max<Index>(side_by_side, 1);
   for (Index row = 0; row < lse.size(); ++row) {
     if (lse.data()[row] > -std::numeric_limits<double>::infinity()) continue;
-    std::fill_n(rows.mutable_values().data() + row * width, width, T{});
+    const HeadRows<T> rows = writable_rows_of(result, side_by_side);
+    const Index head = row / queries;
+    std::fill_n(rows.data + head / heads * rows.batch + head % heads * rows.head + row % queries * rows.row,
+                width, T{});
   }
-  return rows;
+  return result;
+}
+
+template <class T>
+struct Forward {
+  Array<T> output;
+  Array<double> lse;  // (..., heads, queries)
+  Index refused;      // the first row that is an error, -1 for none
+};
+template <class T>
+Forward<T> forward(const AttentionProblem<T>& p, const Shape& shape, Index side_by_side,
+                   EmptyRows empty_rows) {
+  auto output = Array<T>::uninitialized(shape);
+  auto lse = Array<double>::uninitialized({p.batches, p.heads, p.queries});
+  const kernels::AttentionRows rows =
+      kernels::attention_forward(p, writable_rows_of(output, side_by_side), lse.mutable_values().data());
+  if (rows.without_key >= 0 && empty_rows == EmptyRows::error) return {output, lse, rows.without_key};
+  if (rows.without_key >= 0) output = without_empty_rows(output, lse, side_by_side);
+  return {std::move(output), std::move(lse), rows.not_finite};
 }
 
 // The gradients of a plain sweep, from one pass of the kernel.
@@ -289,12 +327,14 @@ template <class T>
 std::array<Var<T>, 6> kernel_gradients(const Inputs<T>& in, const AttentionOptions<T>& options,
                                        const Array<T>& y, const Array<double>& lse, const Array<T>& dy,
                                        Wanted wanted) {
-  const Operands<T> operands{without_empty_rows(in.query.value(), lse), in.key, in.value};
+  Operands<T> operands = in.operands();
+  operands.query = without_empty_rows(in.query.value(), lse, in.heads);
   const FusedProblem<T> problem(operands, options);
-  const Unpacked<T> output = unpacked(y, problem->value_width),
-                    upstream = unpacked(without_empty_rows(dy, lse), problem->value_width);
+  const Index width = problem->value_width * std::max<Index>(in.heads, 1);
+  const Unpacked<T> output = unpacked(y, width),
+                    upstream = unpacked(without_empty_rows(dy, lse, in.heads), width);
   kernels::AttentionGradients<T> g;
-  g.output = rows_of(output.output), g.doutput = rows_of(upstream.output);
+  g.output = rows_of(output.output, in.heads), g.doutput = rows_of(upstream.output, in.heads);
   g.lse = lse.data();
   g.dlse = upstream.last.data();
   std::array<Array<T>, 6> d;
@@ -303,8 +343,8 @@ std::array<Var<T>, 6> kernel_gradients(const Inputs<T>& in, const AttentionOptio
     if (wanted[i])
       d[i] = i < 3 ? Array<T>::uninitialized(inputs[i]->shape()) : Array<T>::zeros(inputs[i]->shape());
   }
-  auto rows = [](Array<T>& x) { return x.defined() ? writable(rows_of(x), x) : HeadRows<T>(); };
-  g.dq = rows(d[0]), g.dk = rows(d[1]), g.dv = rows(d[2]);
+  g.dq = writable_rows_of(d[0], in.heads);
+  g.dk = writable_rows_of(d[1], in.key_heads), g.dv = writable_rows_of(d[2], in.key_heads);
   auto values = [](Array<T>& x) { return x.defined() ? x.mutable_values().data() : nullptr; };
   g.dbias = values(d[3]), g.dslopes = values(d[4]), g.dsinks = values(d[5]);
   kernels::attention_backward(*problem, g);
@@ -323,6 +363,14 @@ AttentionOptions<T> with_inputs(AttentionOptions<T> options, const Inputs<T>& in
   return options;
 }
 
+// The operands with an axis of heads.
+template <class T>
+Operands<T> by_head(const Operands<T>& x) {
+  if (x.heads == 0) return x;
+  const Var<T> query = split_heads(x.query, x.heads), key = split_heads(x.key, x.key_heads);
+  return {query, key, split_heads(x.value, x.key_heads)};
+}
+
 // The gradients of a recorded sweep: those of the composition, which can be differentiated again.
 template <class T>
 std::array<Var<T>, 6> composed_gradients(Inputs<T> in, const AttentionOptions<T>& options, const Var<T>& dy,
@@ -335,8 +383,8 @@ std::array<Var<T>, 6> composed_gradients(Inputs<T> in, const AttentionOptions<T>
     *inputs[i] = reshape(*inputs[i], inputs[i]->shape());
     sources.push_back(*inputs[i]);
   }
-  const AttentionResult<T> again = composed_attention({in.query, in.key, in.value}, with_inputs(options, in));
-  Var<T> y = again.output;
+  const AttentionResult<T> again = composed_attention(by_head(in.operands()), with_inputs(options, in));
+  Var<T> y = in.heads > 0 ? merge_heads(again.output) : again.output;
   if (again.log_sum_exp) {
     const Var<T>& lse = *again.log_sum_exp;
     y = concat({y, reshape(lse, lse.shape().followed_by({1}))}, -1);
@@ -352,7 +400,7 @@ std::array<Var<T>, 6> composed_gradients(Inputs<T> in, const AttentionOptions<T>
 }  // namespace
 
 template <class T>
-std::string_view obstacle_to_fusion(const Operands<T>& x, const AttentionOptions<T>& options) {
+std::string_view obstacle_to_fusion(const Shape& scores, const AttentionOptions<T>& options) {
   if (options.weights) return "composed: the weights are wanted";
   if (options.scaled_scores || options.capped_scores || options.masked_scores) {
     return "composed: scores are wanted";
@@ -362,7 +410,6 @@ std::string_view obstacle_to_fusion(const Operands<T>& x, const AttentionOptions
   if (options.dropout && (options.kept || std::holds_alternative<Array<bool>>(options.dropout->kept))) {
     return "composed: the mask of dropout is given or wanted";
   }
-  const Shape scores = scores_shape(x.query.shape(), x.key.shape());
   if (options.bias && !stepped(options.bias->value().data(), options.bias->shape(), scores)) {
     return "composed: the bias repeats along some of several leading axes";
   }
@@ -375,37 +422,43 @@ std::string_view obstacle_to_fusion(const Operands<T>& x, const AttentionOptions
 template <class T>
 AttentionResult<T> fused_attention(const Operands<T>& x, const AttentionOptions<T>& options) {
   const FusedProblem<T> problem(x, options);
-  auto output = Array<T>::uninitialized(x.query.shape().with(-1, x.value.dim(-1)));
-  auto lse = Array<double>::uninitialized(x.query.shape().without(-1));
-  const kernels::AttentionRows rows =
-      kernels::attention_forward(*problem, writable(rows_of(output), output), lse.mutable_values().data());
-  const bool empty = rows.without_key >= 0 && options.empty_rows == EmptyRows::error;
-  if (rows.not_finite >= 0 || empty) {
-    composed_attention(x, options);  // says which row and why
+  const Index width = problem->value_width * std::max<Index>(x.heads, 1);
+  Forward<T> made = forward(*problem, x.query.shape().with(-1, width), x.heads, options.empty_rows);
+  if (made.refused >= 0) {
+    composed_attention(by_head(x), options);  // says which row and why
     throw DomainError("attention", "no key is allowed, or a score is not finite: " +
-                                       place_of_row(scores_shape(x.query.shape(), x.key.shape()),
-                                                    empty ? rows.without_key : rows.not_finite));
+                                       place_of_row(x.scores_shape(), made.refused));
   }
-  if (rows.without_key >= 0) output = without_empty_rows(output, lse);
   const Inputs<T> in(x, options);
-  Array<T> value = options.log_sum_exp ? packed(output, lse) : std::move(output);
+  Array<T> value = options.log_sum_exp ? packed(made.output, made.lse) : std::move(made.output);
   const Var<T> y = record_joint(
       "fused_attention", std::move(value), in.pointers(),
-      [in, options, lse](const Var<T>& made, const Var<T>& dy, Wanted wanted) {
+      [in, options, lse = made.lse](const Var<T>& output, const Var<T>& dy, Wanted wanted) {
         const bool recorded = is_recording(dy, in.query, in.key, in.value, in.bias, in.slopes, in.sink);
         return recorded ? composed_gradients(in, options, dy, wanted)
-                        : kernel_gradients(in, options, made.value(), lse, dy.value(), wanted);
+                        : kernel_gradients(in, options, output.value(), lse, dy.value(), wanted);
       });
   if (!options.log_sum_exp) return {y};
-  const Index width = x.value.dim(-1);
   AttentionResult<T> result{slice(y, -1, {0, width})};
   result.log_sum_exp = reshape(slice(y, -1, {width, width + 1}), x.query.shape().without(-1));
   return result;
 }
 
-#define TAPEHEAD_INSTANTIATE(T)                                                                 \
-  template std::string_view obstacle_to_fusion(const Operands<T>&, const AttentionOptions<T>&); \
-  template AttentionResult<T> fused_attention(const Operands<T>&, const AttentionOptions<T>&);
+template <class T>
+Array<T> fused_output(const Array<T>& query, const Array<T>& keys, const Array<T>& values, Index length,
+                      const AttentionOptions<T>& options) {
+  FusedProblem<T> problem(query.shape(), keys.shape().with(-2, length), values.dim(-1), options);
+  AttentionProblem<T>& p = *problem;
+  p.q = rows_of(query), p.k = rows_of(keys), p.v = rows_of(values);
+  const Forward<T> made = forward(p, query.shape().with(-1, values.dim(-1)), 0, options.empty_rows);
+  return made.refused < 0 ? made.output : Array<T>();
+}
+
+#define TAPEHEAD_INSTANTIATE(T)                                                                \
+  template std::string_view obstacle_to_fusion(const Shape&, const AttentionOptions<T>&);      \
+  template AttentionResult<T> fused_attention(const Operands<T>&, const AttentionOptions<T>&); \
+  template Array<T> fused_output(const Array<T>&, const Array<T>&, const Array<T>&, Index,     \
+                                 const AttentionOptions<T>&);
 TAPEHEAD_INSTANTIATE(float)
 TAPEHEAD_INSTANTIATE(double)
 #undef TAPEHEAD_INSTANTIATE

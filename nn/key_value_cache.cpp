@@ -128,8 +128,10 @@ template <class T>
 bool anything_recorded(const Var<T>& query, const Var<T>& key, const Var<T>& value,
                        const AttentionOptions<T>& options) {
   const Var<T> none;
-  return is_recording(query, key, value, options.scale.var().value_or(none), options.bias.value_or(none),
-                      options.slopes.value_or(none), options.sink.value_or(none));
+  const QueryKeyNorm<T> norm = options.norm.value_or(QueryKeyNorm<T>());
+  return is_recording(query, key, value, norm.query_gain, norm.key_gain, options.scale.var().value_or(none),
+                      options.bias.value_or(none), options.slopes.value_or(none),
+                      options.sink.value_or(none));
 }
 
 // The options for a block whose query and key have norm and positions, `before` tokens behind the first.
@@ -140,6 +142,13 @@ AttentionOptions<T> placed_later(AttentionOptions<T> options, Index before) {
   options.query_offset = options.query_offset + before;
   options.mask = options.mask.later(before);
   return options;
+}
+
+// Whether the fused kernel may read the cache where it lies.
+template <class T>
+bool takes_kernel(const Shape& scores, const AttentionOptions<T>& options) {
+  return options.kernel != AttentionKernel::composed && !options.log_sum_exp &&
+         detail::obstacle_to_fusion(scores, options).empty();
 }
 
 template <class T>
@@ -270,13 +279,14 @@ AttentionResult<T> attention(const Var<T>& query, const Var<T>& key, const Var<T
   cache.require_fits("attention", key.shape(), value.shape());
   const Index before = cache.length_, all = before + key.dim(-2);
   const AttentionOptions<T> later = placed_later(options, before);
-  const Shape keys = key.shape().with(-2, all);
-  // A first block without a norm goes to attention() as it is, which may do without a mask as large as the
-  // scores.
+  const Shape keys = key.shape().with(-2, all), scores = detail::scores_shape(query.shape(), keys);
+  detail::require_options(later, scores);
+  const bool in_place = before > 0 && !anything_recorded(query, key, value, options);
+  const bool by_kernel = in_place && takes_kernel(scores, later);
+  const bool by_ops = in_place && !by_kernel && options.kernel != AttentionKernel::fused;
+  // A mask as large as the scores is made for who reads it only.
   detail::Exclusion excluded;
-  if (before > 0 || options.norm) {
-    excluded = detail::exclusion(later, detail::scores_shape(query.shape(), keys), keys);
-  }
+  if (options.norm || by_ops) excluded = detail::exclusion(later, scores, keys);
   const Var<T> q = detail::placed_query(query, options, later.query_offset, excluded.rows);
   const Var<T> k = detail::placed_key(key, options, before, rows_from(excluded.seen_keys, before));
   cache.write_behind(k.value(), value.value());
@@ -287,12 +297,17 @@ AttentionResult<T> attention(const Var<T>& query, const Var<T>& key, const Var<T
     };
     return attention(q, whole(cache.keys_, k), whole(cache.values_, value), later);
   };
-  auto result = [&] {
-    if (before == 0 || options.kernel == AttentionKernel::fused) return over_copies();
-    if (anything_recorded(q, k, value, options)) return over_copies();
+  auto result = [&]() -> AttentionResult<T> {
+    if (by_kernel) {
+      const Array<T> output = detail::fused_output(q.value(), cache.keys_, cache.values_, all, later);
+      if (output.defined())
+        return {.output = output, .computed_by = "fused: the cache is read where it lies"};
+    }
     const Held<T> held{cache.keys_, cache.values_, all};
-    return unseen_are_finite(excluded.seen_keys, held) ? attention_in_place(q, held, excluded, later)
-                                                       : over_copies();
+    if (by_ops && unseen_are_finite(excluded.seen_keys, held)) {
+      return attention_in_place(q, held, excluded, later);
+    }
+    return over_copies();
   }();
   cache.length_ = all;
   return result;

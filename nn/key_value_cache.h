@@ -75,10 +75,11 @@ class KeyValueCache {
 // positions are applied to the block before it is cached, and never again. Arrays in the options are those of
 // these scores: bias, allowed and documents reach over P + n keys, and a length counts them from the first.
 // Gradients reach the query, the block and the options, and not what was cached before. A call that records
-// nothing reads the cache where it lies, as ops; copies of it are read when something is recorded, when the
-// fused kernel is asked for, and when a value that no row may see is not finite. Throws as attention() does,
-// and ShapeError for a block that does not fit what is cached; the cache then holds what it held, perhaps
-// with more room.
+// nothing reads the cache where it lies, by the fused kernel when that can do what is wanted and the
+// log-sum-exp is not. Copies of it are read when something is recorded, by the composition when a value that
+// no row may see is not finite, and by the kernel for a log-sum-exp. Throws as attention() does, and
+// ShapeError for a block that does not fit what is cached; the cache then holds what it held, perhaps with
+// more room.
 template <std::floating_point T>
 AttentionResult<T> attention(const Var<T>& query, const Var<T>& key, const Var<T>& value,
                              KeyValueCache<T>& cache, const AttentionOptions<T>& options = {});

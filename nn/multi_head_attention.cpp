@@ -1,17 +1,8 @@
 #include <tapehead/core/errors.h>
+#include <tapehead/nn/attention_parts.h>
 #include <tapehead/nn/multi_head_attention.h>
 
 namespace tapehead {
-namespace {
-
-// Rank 3 with one head stays as it is, and any x that is to be one of several heads gets their axis.
-template <class T>
-Var<T> by_head(const Var<T>& x, Index heads, bool single) {
-  return single ? x : split_heads(x, heads);
-}
-
-}  // namespace
-
 template <std::floating_point T>
 MultiHeadAttention<T> MultiHeadAttention<T>::initial(Generator& random, Index width, Index heads,
                                                      const Form& form) {
@@ -48,23 +39,24 @@ MultiHeadAttention<T> MultiHeadAttention<T>::initial(Generator& random, Index wi
 
 namespace {
 
-// attend(query, key, value, options) of projected heads, and what comes after.
+// attend(projections, options), and what comes after.
 template <class T, class Attend>
 AttentionResult<T> projected(const MultiHeadAttention<T>& layer, const Var<T>& x, const Var<T>& key_source,
                              const Var<T>& value_source, const AttentionOptions<T>& given, Attend attend) {
-  const Index key_heads = layer.key_heads > 0 ? layer.key_heads : layer.heads;
-  const bool single = layer.heads == 1 && key_heads == 1;
   // One after another: the order of arguments is open.
-  const Var<T> query = by_head(layer.query(x), layer.heads, single);
-  const Var<T> key = by_head(layer.key(key_source), key_heads, single);
-  const Var<T> value = by_head(layer.value(value_source), key_heads, single);
+  const Var<T> query = layer.query(x), key = layer.key(key_source), value = layer.value(value_source);
   AttentionOptions<T> options = given;
   if (layer.norm) options.norm = layer.norm;
   if (layer.rope) options.rope = layer.rope;
-  AttentionResult<T> result = attend(query, key, value, options);
-  if (!single) result.output = merge_heads(result.output);
+  const Index key_heads = layer.key_heads > 0 ? layer.key_heads : layer.heads;
+  AttentionResult<T> result = attend(detail::Operands<T>{query, key, value, layer.heads, key_heads}, options);
   if (layer.out) result.output = (*layer.out)(result.output);
   return result;
+}
+
+template <class T>
+bool single(const detail::Operands<T>& x) {
+  return x.heads == 1 && x.key_heads == 1;
 }
 
 }  // namespace
@@ -74,8 +66,9 @@ AttentionResult<T> MultiHeadAttention<T>::operator()(const Var<T>& x, const Var<
                                                      const Var<T>& value_source,
                                                      const AttentionOptions<T>& options) const {
   return projected(*this, x, key_source, value_source, options,
-                   [](const Var<T>& q, const Var<T>& k, const Var<T>& v, const AttentionOptions<T>& o) {
-                     return attention(q, k, v, o);
+                   [](const detail::Operands<T>& p, const AttentionOptions<T>& o) {
+                     return single(p) ? attention(p.query, p.key, p.value, o)
+                                      : detail::attention_side_by_side(p, o);
                    });
 }
 
@@ -94,10 +87,14 @@ AttentionResult<T> MultiHeadAttention<T>::operator()(const Var<T>& x,
 template <std::floating_point T>
 AttentionResult<T> MultiHeadAttention<T>::operator()(const Var<T>& x, KeyValueCache<T>& cache,
                                                      const AttentionOptions<T>& options) const {
-  return projected(*this, x, x, x, options,
-                   [&](const Var<T>& q, const Var<T>& k, const Var<T>& v, const AttentionOptions<T>& o) {
-                     return attention(q, k, v, cache, o);
-                   });
+  return projected(*this, x, x, x, options, [&](const detail::Operands<T>& p, const AttentionOptions<T>& o) {
+    if (single(p)) return attention(p.query, p.key, p.value, cache, o);
+    const Var<T> q = split_heads(p.query, p.heads), k = split_heads(p.key, p.key_heads);
+    const Var<T> v = split_heads(p.value, p.key_heads);
+    AttentionResult<T> result = attention(q, k, v, cache, o);
+    result.output = merge_heads(result.output);
+    return result;
+  });
 }
 
 template struct MultiHeadAttention<float>;

@@ -2,6 +2,7 @@
 #include <tapehead/core/parallel.h>
 #include <tapehead/nn/optimizer.h>
 #include <tapehead/nn/option_checks.h>
+#include <tapehead/ops/kernels/processor.h>
 
 #include <cmath>
 #include <map>
@@ -225,30 +226,6 @@ void Sgd<T>::update(const typename Optimizer<T>::Elements& x) const {
 
 // ---- Adam and AdamW
 
-namespace {
-
-// The numbers of one step. Adam has remain = 1, AdamW has decay = 0.
-template <class T>
-struct AdamStep {
-  T beta1, rest1, beta2, rest2;
-  T decay, remain;  // added to the gradient; left of the parameter
-  T rate, root;     // rate / (1 - beta1^t), 1 / sqrt(1 - beta2^t)
-  T eps;
-};
-
-template <class T>
-void adapt(std::size_t n, T* __restrict p, const T* __restrict g, T* __restrict m, T* __restrict v,
-           const AdamStep<T> s) {
-  for (std::size_t k = 0; k < n; ++k) {
-    const T d = g[k] + s.decay * p[k];
-    m[k] = s.beta1 * m[k] + s.rest1 * d;
-    v[k] = s.beta2 * v[k] + s.rest2 * d * d;
-    p[k] = s.remain * p[k] - s.rate * m[k] / (std::sqrt(v[k]) * s.root + s.eps);
-  }
-}
-
-}  // namespace
-
 template <std::floating_point T>
 Adam<T>::Adam(std::string name, const Options& options, bool decoupled)
     : Optimizer<T>(name, options.rate, {"mean", "square"}), options_(options), decoupled_(decoupled) {
@@ -262,7 +239,7 @@ template <std::floating_point T>
 void Adam<T>::update(const typename Optimizer<T>::Elements& x) const {
   const auto t = static_cast<double>(this->steps());
   const double rate = this->rate(), beta1 = options_.beta1, beta2 = options_.beta2;
-  AdamStep<T> s;
+  kernels::AdamStep<T> s;
   s.beta1 = static_cast<T>(beta1), s.rest1 = static_cast<T>(1 - beta1);
   s.beta2 = static_cast<T>(beta2), s.rest2 = static_cast<T>(1 - beta2);
   s.decay = static_cast<T>(decoupled_ ? 0 : options_.decay);
@@ -270,7 +247,8 @@ void Adam<T>::update(const typename Optimizer<T>::Elements& x) const {
   s.rate = static_cast<T>(rate / (1 - std::pow(beta1, t)));
   s.root = static_cast<T>(1 / std::sqrt(1 - std::pow(beta2, t)));
   s.eps = static_cast<T>(options_.eps);
-  adapt(x.parameter.size(), x.parameter.data(), x.gradient.data(), x.kept[0].data(), x.kept[1].data(), s);
+  kernels::vector_kernels<T>().adapt(static_cast<Index>(x.parameter.size()), x.parameter.data(),
+                                     x.gradient.data(), x.kept[0].data(), x.kept[1].data(), s);
 }
 
 template class Optimizer<float>;

@@ -3,6 +3,7 @@
 #include <tapehead/ops/arithmetic.h>
 #include <tapehead/ops/elementwise.h>
 #include <tapehead/ops/kernels/maps.h>
+#include <tapehead/ops/kernels/processor.h>
 #include <tapehead/ops/masking.h>
 
 #include <limits>
@@ -11,26 +12,46 @@
 namespace tapehead {
 namespace {
 
+using kernels::vector_kernels;
+
 template <class T>
-using Map = void (*)(std::span<const T>, std::span<T>);
+using Map = void (*)(const T* x, Index n, T* y);
 
 template <class T>
 Array<T> mapped(const Var<T>& x, Map<T> map) {
   auto y = Array<T>::uninitialized(x.shape());
-  const std::span<const T> in = x.value().values();
-  const std::span<T> out = y.mutable_values();
-  parallel_for(x.size(), elementwise_grain / 4, [&](Index begin, Index end) {
-    const auto first = static_cast<std::size_t>(begin), count = static_cast<std::size_t>(end - begin);
-    map(in.subspan(first, count), out.subspan(first, count));
-  });
+  const T* const in = x.value().data();
+  T* const out = y.mutable_values().data();
+  parallel_for(x.size(), elementwise_grain / 4,
+               [&](Index begin, Index end) { map(in + begin, end - begin, out + begin); });
   return y;
 }
 
+// What a plain sweep does in one pass: f(x, dy, n, dx) for runs of n elements. dx takes the storage of dy
+// when nobody else reads it.
+template <class T, class F>
+Var<T> weighed(const Var<T>& x, Var<T> dy, F f) {
+  Array<T> given = std::move(dy).value();
+  Array<T> dx = given.sole_owner() ? std::move(given) : Array<T>::uninitialized(x.shape());
+  const T* const in = x.value().data();
+  T* const out = dx.mutable_values().data();
+  const T* const up = given.defined() ? given.data() : out;
+  parallel_for(x.size(), elementwise_grain / 4,
+               [&](Index begin, Index end) { f(in + begin, up + begin, end - begin, out + begin); });
+  return dx;
+}
+
+// The same, dx = f(x, dy) for each element.
+template <class T, class F>
+Var<T> weighed_each(const Var<T>& x, Var<T> dy, F f) {
+  return weighed(x, std::move(dy), [f](const T* in, const T* up, Index n, T* out) {
+    for (Index i = 0; i < n; ++i) out[i] = f(in[i], up[i]);
+  });
+}
+
+// Slopes as ops, for a sweep that is recorded.
 template <class T>
 Var<T> gelu_slope(const Var<T>& x, Gelu kind) {
-  if (!is_recording(x)) {
-    return mapped(x, Map<T>(kind == Gelu::exact ? kernels::gelu_slope<T> : kernels::gelu_tanh_slope<T>));
-  }
   constexpr double root_2_over_pi = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
   // Beyond 40 the slope is that of the distribution alone; x times a density of 0 is NaN when x is infinite.
   const Var<T> near = masked_fill(x, positive((1600.0 - x * x).value()), 0);
@@ -47,7 +68,6 @@ Var<T> gelu_slope(const Var<T>& x, Gelu kind) {
 
 template <class T>
 Var<T> silu_slope(const Var<T>& x) {
-  if (!is_recording(x)) return mapped(x, Map<T>(kernels::silu_slope));
   // x times a sigmoid of 0 is NaN when x is infinite.
   const Array<bool> finite =
       positive((std::numeric_limits<T>::max() - Var<T>(mapped(x, Map<T>(kernels::abs)))).value());
@@ -58,7 +78,7 @@ Var<T> silu_slope(const Var<T>& x) {
 
 template <std::floating_point T>
 Var<T> exp(const Var<T>& x) {
-  return record("exp", mapped(x, Map<T>(kernels::exp)),
+  return record("exp", mapped(x, vector_kernels<T>().exp),
                 edge(x, [](const Var<T>& y, const Var<T>& dy) { return dy * y; }));
 }
 
@@ -111,8 +131,11 @@ Var<T> cos(const Var<T>& x) {
 
 template <std::floating_point T>
 Var<T> tanh(const Var<T>& x) {
-  return record("tanh", mapped(x, Map<T>(kernels::tanh)),
-                edge(x, [](const Var<T>& y, const Var<T>& dy) { return dy * (1.0 - y * y); }));
+  return record("tanh", mapped(x, vector_kernels<T>().tanh),
+                edge(x, [](const Var<T>& y, Var<T> dy) -> Var<T> {
+                  if (is_recording(y)) return dy * (1.0 - y * y);
+                  return weighed_each(y, std::move(dy), [](T p, T dp) { return dp * (1 - p * p); });
+                }));
 }
 
 template <std::floating_point T>
@@ -124,15 +147,19 @@ Var<T> erf(const Var<T>& x) {
 
 template <std::floating_point T>
 Var<T> relu(const Var<T>& x) {
-  return record("relu", mapped(x, Map<T>(kernels::relu)), edge(x, [](const Var<T>& y, const Var<T>& dy) {
-                  return masked_fill(dy, positive(y.value()), 0);
+  return record("relu", mapped(x, Map<T>(kernels::relu)), edge(x, [](const Var<T>& y, Var<T> dy) -> Var<T> {
+                  if (is_recording(y)) return masked_fill(dy, positive(y.value()), 0);
+                  return weighed_each(y, std::move(dy), [](T p, T dp) { return p > 0 ? dp : 0; });
                 }));
 }
 
 template <std::floating_point T>
 Var<T> sigmoid(const Var<T>& x) {
-  return record("sigmoid", mapped(x, Map<T>(kernels::sigmoid)),
-                edge(x, [](const Var<T>& y, const Var<T>& dy) { return dy * (y * (1.0 - y)); }));
+  return record("sigmoid", mapped(x, vector_kernels<T>().sigmoid),
+                edge(x, [](const Var<T>& y, Var<T> dy) -> Var<T> {
+                  if (is_recording(y)) return dy * (y * (1.0 - y));
+                  return weighed_each(y, std::move(dy), [](T p, T dp) { return dp * (p * (1 - p)); });
+                }));
 }
 
 template <std::floating_point T>
@@ -143,14 +170,21 @@ Var<T> softplus(const Var<T>& x) {
 
 template <std::floating_point T>
 Var<T> silu(const Var<T>& x) {
-  return record("silu", mapped(x, Map<T>(kernels::silu)),
-                edge(x, [x](const Var<T>& dy) { return dy * silu_slope(x); }));
+  return record("silu", mapped(x, vector_kernels<T>().silu), edge(x, [x](Var<T> dy) -> Var<T> {
+                  if (is_recording(x)) return dy * silu_slope(x);
+                  return weighed(x, std::move(dy), vector_kernels<T>().silu_vjp);
+                }));
 }
 
 template <std::floating_point T>
 Var<T> gelu(const Var<T>& x, Gelu kind) {
-  return record("gelu", mapped(x, Map<T>(kind == Gelu::exact ? kernels::gelu<T> : kernels::gelu_tanh<T>)),
-                edge(x, [x, kind](const Var<T>& dy) { return dy * gelu_slope(x, kind); }));
+  const kernels::VectorKernels<T>& vector = vector_kernels<T>();
+  return record("gelu", mapped(x, kind == Gelu::exact ? vector.gelu : vector.gelu_tanh),
+                edge(x, [x, kind](Var<T> dy) -> Var<T> {
+                  if (is_recording(x)) return dy * gelu_slope(x, kind);
+                  const kernels::VectorKernels<T>& own = vector_kernels<T>();
+                  return weighed(x, std::move(dy), kind == Gelu::exact ? own.gelu_vjp : own.gelu_tanh_vjp);
+                }));
 }
 
 #define TAPEHEAD_INSTANTIATE(T)              \

@@ -66,15 +66,24 @@ Var<T> index_add(const Var<T>& x, const Array<Index>& index, int axis_from_eithe
   const Shape before = x.shape().first(axis), row = x.shape().last(x.rank() - axis - index.rank());
   const Index width = row.size();
   auto y = Array<T>::zeros(before.followed_by({count}).followed_by(row));
-  T* out = y.mutable_values().data();
-  const T* in = x.value().data();
-  for (Index part = 0; part < before.size(); ++part) {
-    for (const Index i : index.values()) {
-      T* const sums = out + (part * count + i) * width;
-      for (Index c = 0; c < width; ++c) sums[c] += in[c];
-      in += width;
-    }
-  }
+  T* const out = y.mutable_values().data();
+  const T* const in = x.value().data();
+  // Rows may meet in one sum; columns do not.
+  constexpr Index columns = 64;
+  const Index strips = (width + columns - 1) / columns, work = index.size() * std::min(width, columns);
+  parallel_for(before.size() * strips, elementwise_grain / std::max<Index>(work, 1),
+               [&](Index begin, Index end) {
+                 for (Index strip = begin; strip < end; ++strip) {
+                   const Index part = strip / strips, first = strip % strips * columns;
+                   const Index last = std::min(width, first + columns);
+                   const T* from = in + part * index.size() * width;
+                   for (const Index i : index.values()) {
+                     T* const sums = out + (part * count + i) * width;
+                     for (Index c = first; c < last; ++c) sums[c] += from[c];
+                     from += width;
+                   }
+                 }
+               });
   return record("index_add", std::move(y),
                 edge(x, [index, axis](const Var<T>& dy) { return index_select(dy, index, axis); }));
 }
@@ -114,8 +123,11 @@ Var<T> gather(const Var<T>& x, const Array<Index>& index, int axis_from_either_e
   const int axis = axis_of("gather", x.shape(), axis_from_either_end);
   const Array<Index> from = places("gather", "x", x.shape(), index, axis);
   auto y = Array<T>::uninitialized(index.shape());
-  T* out = y.mutable_values().data();
-  for (const Index place : from.values()) *out++ = x.value().data()[place];
+  const T* const in = x.value().data();
+  T* const out = y.mutable_values().data();
+  parallel_for(y.size(), elementwise_grain, [&](Index begin, Index end) {
+    for (Index i = begin; i < end; ++i) out[i] = in[from.data()[i]];
+  });
   return record("gather", std::move(y), edge(x, [index, axis, shape = x.shape()](const Var<T>& dy) {
                   return scatter_add(dy, index, axis, shape);
                 }));
@@ -131,8 +143,12 @@ Var<T> scatter_add(const Var<T>& x, const Array<Index>& index, int axis_from_eit
   const Array<Index> to = places("scatter_add", "to", shape, index, axis);
   auto y = Array<T>::zeros(shape);
   T* const sums = y.mutable_values().data();
-  const T* in = x.value().data();
-  for (const Index place : to.values()) sums[place] += *in++;
+  const T* const in = x.value().data();
+  // Elements meet only when they differ along the axis alone.
+  const Index parts = x.shape().first(axis).size(), size = parts == 0 ? 0 : x.size() / parts;
+  parallel_for(parts, elementwise_grain / std::max<Index>(size, 1), [&](Index begin, Index end) {
+    for (Index i = begin * size; i < end * size; ++i) sums[to.data()[i]] += in[i];
+  });
   return record("scatter_add", std::move(y),
                 edge(x, [index, axis](const Var<T>& dy) { return gather(dy, index, axis); }));
 }

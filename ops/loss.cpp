@@ -56,8 +56,10 @@ struct Targets {
 template <class T>
 Var<T> row_losses(const Var<T>& x, const Targets<T>& targets) {
   auto loss = Array<T>::uninitialized(targets.classes_of_rows.shape());
-  kernels::cross_entropy(x.value().data(), targets.rows(), loss.mutable_values().data());
-  return record("cross_entropy", std::move(loss), edge(x, [x, targets](const Var<T>& dl) -> Var<T> {
+  auto sums = Array<double>::uninitialized({targets.classes_of_rows.size(), 2});
+  kernels::cross_entropy(x.value().data(), targets.rows(), loss.mutable_values().data(),
+                         sums.mutable_values().data());
+  return record("cross_entropy", std::move(loss), edge(x, [x, targets, sums](const Var<T>& dl) -> Var<T> {
                   if (is_recording(x)) {
                     const Var<T> a = targets.spread();
                     const Var<T> dl_of_class = reshape(dl, dl.shape().followed_by({1}));
@@ -66,7 +68,7 @@ Var<T> row_losses(const Var<T>& x, const Targets<T>& targets) {
                     return (p * sum(a, -1, Keep::yes) - a) * masked_fill(dl_of_class, counted, 0);
                   }
                   auto dx = Array<T>::uninitialized(x.shape());
-                  kernels::cross_entropy_vjp(x.value().data(), targets.rows(), dl.value().data(),
+                  kernels::cross_entropy_vjp(x.value().data(), targets.rows(), sums.data(), dl.value().data(),
                                              dx.mutable_values().data());
                   return Var<T>(std::move(dx));
                 }));

@@ -122,11 +122,8 @@ Array<T> projected(const Var<T>& x, const Var<T>& w, const Var<T>* b) {
     throw ShapeError("projection", "w (N, P) and b (P) do not fit", {{"w", w.shape()}, {"b", b->shape()}});
   }
   auto y = Array<T>::uninitialized(x.shape().with(x.rank() - 1, p));
-  T* out = y.mutable_values().data();
-  if (b) {
-    for (Index row = 0; row < rows; ++row) std::copy_n(b->value().data(), p, out + row * p);
-  }
-  kernels::gemm<T>(rows, p, n, {x.value().data(), n}, {w.value().data(), p}, b ? 1 : 0, out, p);
+  kernels::gemm<T>(rows, p, n, {x.value().data(), n}, {w.value().data(), p}, 0, y.mutable_values().data(), p,
+                   b ? b->value().data() : nullptr);
   return y;
 }
 

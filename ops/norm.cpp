@@ -10,25 +10,42 @@
 namespace tapehead {
 namespace {
 
+// A call and what its rule keeps of it.
+template <class T>
+struct NormCall {
+  Var<T> x, gain, bias;  // bias is undefined for rms_norm
+  double eps;
+  Array<double> moments{};
+
+  Index rows() const { return gain.size() == 0 ? 0 : x.size() / gain.size(); }
+  kernels::NormRows<T> problem() const {
+    const bool centred = bias.value().defined();
+    return {x.value().data(), gain.value().data(), bias.value().data(), gain.size(), eps, centred};
+  }
+  Array<T> value() {
+    auto y = Array<T>::uninitialized(x.shape());
+    moments = Array<double>::uninitialized({rows(), 2});
+    kernels::normalise(problem(), rows(), moments.mutable_values().data(), y.mutable_values().data());
+    return y;
+  }
+};
+
 template <class T>
 using ThreeGradients = std::array<Var<T>, 3>;
 
 template <class T>
-ThreeGradients<T> values_by_kernel(const Var<T>& x, const Var<T>& gain, const Var<T>& dy, double eps,
-                                   Wanted wanted) {
-  const Index n = gain.size(), rows = n == 0 ? 0 : x.size() / n;
-  auto partial = Array<double>::uninitialized({2 * n * kernels::layer_norm_pieces(rows)});
+ThreeGradients<T> values_by_kernel(const NormCall<T>& call, const Var<T>& dy, Wanted wanted) {
   std::array<Array<T>, 3> d;
   auto room = [&](std::size_t i, const Shape& shape) -> T* {
-    if (!wanted[i]) return nullptr;
+    if (i >= wanted.size() || !wanted[i]) return nullptr;
     d[i] = Array<T>::uninitialized(shape);
     return d[i].mutable_values().data();
   };
-  T* const dx = room(0, x.shape());
-  T* const dgain = room(1, gain.shape());
-  T* const dbias = room(2, gain.shape());
-  kernels::layer_norm_vjp(x.value().data(), gain.value().data(), dy.value().data(), eps, rows, n, dx, dgain,
-                          dbias, partial.mutable_values().data());
+  T* const dx = room(0, call.x.shape());
+  T* const dgain = room(1, call.gain.shape());
+  T* const dbias = room(2, call.gain.shape());
+  kernels::normalise_vjp(call.problem(), call.moments.data(), dy.value().data(), call.rows(), dx, dgain,
+                         dbias);
   return {Var<T>(d[0]), Var<T>(d[1]), Var<T>(d[2])};
 }
 
@@ -41,7 +58,8 @@ auto mean_over_axes_of(const Var<T>& gain) {
 }
 
 template <class T>
-ThreeGradients<T> recorded_by_formula(const Var<T>& x, const Var<T>& gain, const Var<T>& dy, double eps) {
+ThreeGradients<T> recorded_by_formula(const NormCall<T>& call, const Var<T>& dy) {
+  const auto& [x, gain, bias, eps, moments] = call;
   const auto row_mean = mean_over_axes_of(gain);
   const Var<T> centred = x - row_mean(x);
   const Var<T> scale = 1.0 / sqrt(row_mean(centred * centred) + eps);
@@ -61,37 +79,20 @@ Var<T> layer_norm(const Var<T>& x, const Var<T>& gain, const Var<T>& bias, doubl
     throw ShapeError("layer_norm", "gain and bias must have the trailing axes of x",
                      {{"x", x.shape()}, {"gain", gain.shape()}, {"bias", bias.shape()}});
   }
-  const Index n = gain.size();
-  auto y = Array<T>::uninitialized(x.shape());
-  kernels::layer_norm(x.value().data(), gain.value().data(), bias.value().data(), eps,
-                      n == 0 ? 0 : x.size() / n, n, y.mutable_values().data());
+  NormCall<T> call{x, gain, bias, eps};
+  Array<T> y = call.value();
   const std::array<const Var<T>*, 3> inputs = {&x, &gain, &bias};
-  return record_joint("layer_norm", std::move(y), inputs,
-                      [x, gain, bias, eps](const Var<T>& dy, Wanted wanted) {
-                        return is_recording(x, gain, bias) ? recorded_by_formula(x, gain, dy, eps)
-                                                           : values_by_kernel(x, gain, dy, eps, wanted);
-                      });
+  return record_joint("layer_norm", std::move(y), inputs, [call](const Var<T>& dy, Wanted wanted) {
+    return is_recording(call.x, call.gain, call.bias) ? recorded_by_formula(call, dy)
+                                                      : values_by_kernel(call, dy, wanted);
+  });
 }
 
 namespace {
 
 template <class T>
-std::array<Var<T>, 2> rms_values_by_kernel(const Var<T>& x, const Var<T>& gain, const Var<T>& dy, double eps,
-                                           Wanted wanted) {
-  const Index n = gain.size(), rows = n == 0 ? 0 : x.size() / n;
-  auto partial = Array<double>::uninitialized({2 * n * kernels::layer_norm_pieces(rows)});
-  Array<T> dx, dgain;
-  if (wanted[0]) dx = Array<T>::uninitialized(x.shape());
-  if (wanted[1]) dgain = Array<T>::uninitialized(gain.shape());
-  kernels::rms_norm_vjp(x.value().data(), gain.value().data(), dy.value().data(), eps, rows, n,
-                        wanted[0] ? dx.mutable_values().data() : nullptr,
-                        wanted[1] ? dgain.mutable_values().data() : nullptr, partial.mutable_values().data());
-  return {Var<T>(dx), Var<T>(dgain)};
-}
-
-template <class T>
-std::array<Var<T>, 2> rms_recorded_by_formula(const Var<T>& x, const Var<T>& gain, const Var<T>& dy,
-                                              double eps) {
+std::array<Var<T>, 2> rms_recorded_by_formula(const NormCall<T>& call, const Var<T>& dy) {
+  const auto& [x, gain, bias, eps, moments] = call;
   const auto row_mean = mean_over_axes_of(gain);
   const Var<T> scale = rsqrt(row_mean(square(x)) + eps);
   const Var<T> u = x * scale;
@@ -107,14 +108,13 @@ Var<T> rms_norm(const Var<T>& x, const Var<T>& gain, double eps) {
     throw ShapeError("rms_norm", "gain must have the trailing axes of x",
                      {{"x", x.shape()}, {"gain", gain.shape()}});
   }
-  const Index n = gain.size();
-  auto y = Array<T>::uninitialized(x.shape());
-  kernels::rms_norm(x.value().data(), gain.value().data(), eps, n == 0 ? 0 : x.size() / n, n,
-                    y.mutable_values().data());
+  NormCall<T> call{x, gain, {}, eps};
+  Array<T> y = call.value();
   const std::array<const Var<T>*, 2> inputs = {&x, &gain};
-  return record_joint("rms_norm", std::move(y), inputs, [x, gain, eps](const Var<T>& dy, Wanted wanted) {
-    return is_recording(x, gain) ? rms_recorded_by_formula(x, gain, dy, eps)
-                                 : rms_values_by_kernel(x, gain, dy, eps, wanted);
+  return record_joint("rms_norm", std::move(y), inputs, [call](const Var<T>& dy, Wanted wanted) {
+    if (is_recording(call.x, call.gain)) return rms_recorded_by_formula(call, dy);
+    const ThreeGradients<T> d = values_by_kernel(call, dy, wanted);
+    return std::array{d[0], d[1]};
   });
 }
 

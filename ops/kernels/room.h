@@ -17,7 +17,7 @@ class WorkRoom {
   }
   WorkRoom(const WorkRoom&) = delete;
   WorkRoom& operator=(const WorkRoom&) = delete;
-  T* data() { return data_; }
+  T* data() const { return data_; }
 
  private:
   std::size_t bytes_;

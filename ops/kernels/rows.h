@@ -5,6 +5,7 @@
 #include <span>
 
 #include <tapehead/core/shape.h>
+#include <tapehead/ops/kernels/simd/kernel_set.h>
 
 namespace tapehead::kernels {
 
@@ -41,22 +42,14 @@ void log_softmax(const T* s, Index rows, Index n, T* y);
 template <class T>
 void log_softmax_vjp(const T* y, const T* dy, Index rows, Index n, T* ds);
 
-// Y = (X - mean) / sqrt(variance + eps) * gain + bias
+// y (rows, n) and moments (rows, 2): what is subtracted and the scale of each row.
 template <class T>
-void layer_norm(const T* x, const T* gain, const T* bias, double eps, Index rows, Index n, T* y);
-// dX, dgain and dbias of it, each unless null. `partial` has room for 2 n layer_norm_pieces(rows) numbers.
+void normalise(const NormRows<T>& x, Index rows, double* moments, T* y);
+// With u = (x - mean) scale and du = dy gain:  dx = (du - mean(du) - u mean(du u)) scale, without mean(du)
+// where no mean is subtracted.  dgain (n) = sum of dy u   dbias (n) = sum of dy   Each unless null.
 template <class T>
-void layer_norm_vjp(const T* x, const T* gain, const T* dy, double eps, Index rows, Index n, T* dx, T* dgain,
-                    T* dbias, double* partial);
-Index layer_norm_pieces(Index rows);
-
-// Y = X / sqrt(mean of X^2 + eps) * gain
-template <class T>
-void rms_norm(const T* x, const T* gain, double eps, Index rows, Index n, T* y);
-// dX and dgain of it, as above; the other half of `partial` is not looked at.
-template <class T>
-void rms_norm_vjp(const T* x, const T* gain, const T* dy, double eps, Index rows, Index n, T* dx, T* dgain,
-                  double* partial);
+void normalise_vjp(const NormRows<T>& x, const double* moments, const T* dy, Index rows, T* dx, T* dgain,
+                   T* dbias);
 
 // What a row of cross entropy is held to: class t of the row gets weight (1 - smoothing) w_t, and every class
 // c smoothing / classes w_c. `weights` is empty for all ones. A row whose target is `ignored` has loss and
@@ -70,10 +63,12 @@ struct CrossEntropyRows {
   Index classes;
 };
 // loss (rows) = sum_c a_c (log sum exp(x) - x_c), a_c the weight of class c
+// `sums` (rows, 2) gets the maximum m of each row and the sum of exp(x - m).
 template <class T>
-void cross_entropy(const T* x, const CrossEntropyRows<T>& rows, T* loss);
-// dx = (softmax(x) sum_c a_c - a) dloss
+void cross_entropy(const T* x, const CrossEntropyRows<T>& rows, T* loss, double* sums);
+// dx = (softmax(x) sum_c a_c - a) dloss, one pass with the sums of the forward one
 template <class T>
-void cross_entropy_vjp(const T* x, const CrossEntropyRows<T>& rows, const T* dloss, T* dx);
+void cross_entropy_vjp(const T* x, const CrossEntropyRows<T>& rows, const double* sums, const T* dloss,
+                       T* dx);
 
 }  // namespace tapehead::kernels

@@ -45,9 +45,8 @@ struct Step {
 constexpr Index activation = B * L * M, scores = B * H * L * L;
 constexpr Index kept_by_layer = 2 * activation    // x in front of either norm
                                 + 2 * activation  // what the norms give, which projections take
-                                + 3 * activation  // query, key, value by heads
-                                + activation  // what attention gives, by heads: its kernel keeps no weights
-                                + activation  // the same merged, which the output projection takes
+                                + 3 * activation  // query, key, value as they are projected
+                                + activation  // what attention gives: the output projection takes the same
                                 + 2 * B * L * hidden;  // in front of gelu, and behind it
 
 Bytes floats(Index count) { return count * static_cast<Bytes>(sizeof(float)); }

@@ -29,6 +29,8 @@ TYPED_TEST_SUITE(BlockProduct, Types);
 struct Form {
   bool a_transposed, b_transposed;
   int beta;
+  bool bias = false;
+  bool cut = false;  // by gemm(), whose pieces may share the packed B
 };
 
 std::size_t at(Index i) { return static_cast<std::size_t>(i); }
@@ -66,7 +68,15 @@ double excess(Index m, Index n, Index k, Form form, Index gap, Index every = 1) 
   for (Index i = 0; i < m; ++i) {
     for (Index j = n; j < stride; ++j) c[at(i * stride + j)] = T{-5};
   }
-  block_product<T>(m, n, k, a.matrix(), b.matrix(), static_cast<T>(form.beta), c.data(), stride);
+  std::vector<T> bias(at(n));
+  for (T& one : bias) one = form.bias ? static_cast<T>(random.normal()) : T{0};
+  const T* const added = form.bias ? bias.data() : nullptr;
+  const T beta = static_cast<T>(form.beta);
+  if (form.cut) {
+    gemm<T>(m, n, k, a.matrix(), b.matrix(), beta, c.data(), stride, added);
+  } else {
+    block_product<T>(m, n, k, a.matrix(), b.matrix(), beta, c.data(), stride, added);
+  }
   double worst = 0;
   for (Index i = 0; i < m; ++i) {
     for (Index j = 0; j < stride; ++j) {
@@ -76,7 +86,7 @@ double excess(Index m, Index n, Index k, Form form, Index gap, Index every = 1) 
         continue;
       }
       if ((31 * i + j) % every != 0) continue;
-      double sum = form.beta == 0 ? 0 : 2, size = std::abs(sum);
+      double sum = form.beta == 0 ? static_cast<double>(bias[at(j)]) : 2, size = std::abs(sum);
       for (Index p = 0; p < k; ++p) sum += a(i, p) * b(p, j), size += std::abs(a(i, p) * b(p, j));
       const double bound =
           static_cast<double>(k + 2) * static_cast<double>(std::numeric_limits<T>::epsilon()) / 2 * size;
@@ -134,6 +144,40 @@ TYPED_TEST(BlockProduct, AgreesWherePackingBegins) {
   });
 }
 
+TYPED_TEST(BlockProduct, ABiasIsAddedToEachRow) {
+  at_every_level([] {
+    for (const bool tb : {false, true}) {
+      for (const Index m : {1, 2, 7, 60}) {
+        for (const Index n : {3, 64, 130}) {
+          for (const Index k : {5, 64, 300}) {
+            EXPECT_EQ(excess<TypeParam>(m, n, k, {false, tb, 0, true}, 2), 0)
+                << m << " x " << n << " x " << k;
+          }
+        }
+      }
+    }
+  });
+}
+
+// Large enough to be cut into pieces of rows or of columns, the last one small; with a B that pieces share,
+// and with one that is too large for it.
+TYPED_TEST(BlockProduct, IsTheSameInPieces) {
+  const Index sizes[][3] = {{131, 100, 90}, {100, 131, 90}, {259, 70, 300}, {70, 259, 300}};
+  at_every_level([&] {
+    for (const auto& [m, n, k] : sizes) {
+      for (const bool ta : {false, true}) {
+        for (const bool tb : {false, true}) {
+          for (const Form& form :
+               {Form{ta, tb, 0, false, true}, {ta, tb, 0, true, true}, {ta, tb, 1, false, true}}) {
+            EXPECT_EQ(excess<TypeParam>(m, n, k, form, 1, 67), 0) << m << " x " << n << " x " << k;
+          }
+        }
+      }
+    }
+  });
+  EXPECT_EQ(excess<TypeParam>(1050, 1040, 1030, {false, true, 0, true, true}, 1, 100'003), 0);
+}
+
 TYPED_TEST(BlockProduct, NothingToSumIsZeroOrWhatWasThere) {
   const TypeParam one = 1;
   TypeParam c[] = {7, 8, 9};
@@ -145,6 +189,10 @@ TYPED_TEST(BlockProduct, NothingToSumIsZeroOrWhatWasThere) {
   EXPECT_EQ(c[2], 9);
   block_product<TypeParam>(0, 2, 1, {&one, 1}, {&one, 2}, TypeParam{0}, c + 2, 2);
   EXPECT_EQ(c[2], 9);
+  const TypeParam bias[] = {3, 4};
+  block_product<TypeParam>(1, 2, 0, {&one, 0}, {&one, 2}, TypeParam{0}, c, 2, bias);
+  EXPECT_EQ(c[0], 3);
+  EXPECT_EQ(c[1], 4);
 }
 
 TYPED_TEST(BlockProduct, NaNAndInfinityPass) {
@@ -174,7 +222,8 @@ TYPED_TEST(BlockProduct, TakesLittleRoomAndGivesItBack) {
   EXPECT_LT(memory_statistics().peak - before, 4 << 20);
 }
 
-// The names are those of openblas_get_corename; Prescott is what OpenBLAS takes for a processor it does not know.
+// The names are those of openblas_get_corename; Prescott is what OpenBLAS takes for a processor it does not
+// know.
 TEST(BlasCore, IsOfTheLevelItIsWrittenFor) {
   for (const char* core : {"SkylakeX", "Cooperlake", "SapphireRapids"}) {
     EXPECT_EQ(arch_of_blas_core(core), Arch::avx512) << core;

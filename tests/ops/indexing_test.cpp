@@ -180,6 +180,23 @@ TEST(IndexAdd, SumsOfNumbersAndOfNothing) {
             Shape({0, 2}));
 }
 
+// Strips of columns are shared out; each adds the rows in their order.
+TEST(IndexAdd, OfWideRowsIsThatOfALoop) {
+  constexpr Index rows = 700, count = 3, width = 150;
+  const Array<double> x = Generator(10).normal<double>({2, rows, width});
+  const Array<Index> index = Generator(11).integers({rows}, count);
+  std::vector<double> expected(2 * count * width);
+  for (Index part = 0; part < 2; ++part) {
+    for (Index i = 0; i < rows; ++i) {
+      for (Index c = 0; c < width; ++c) {
+        expected[static_cast<std::size_t>((part * count + index(i)) * width + c)] += x(part, i, c);
+      }
+    }
+  }
+  EXPECT_EQ(index_add(V(x), index, 1, count).value().to_vector(), expected);
+  expect_same_bits_on_any_threads([&] { return std::vector{index_add(V(x), index, 1, count).value()}; });
+}
+
 TEST(IndexAdd, WhatDoesNotFitIsNamed) {
   const Array<Index> index = Array<Index>::zeros({2, 3});
   auto with = [&](const Shape& x, int axis) {

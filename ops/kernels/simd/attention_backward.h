@@ -61,7 +61,7 @@ void multiply_weighted_rows(const LaneRows<T>& rows, Span keys, const T* weights
       call.a = {weights + (j - keys.first) * lanes + first, lanes, 1};
       call.b = x + first * x_row + e;
       call.b_row = x_row;
-      call.add = add;
+      if (add) call.add_to_c();
       multiply_rows(n, panel, call);
     }
   }

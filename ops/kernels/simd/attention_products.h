@@ -61,7 +61,7 @@ void multiply_weighted_keys(const LaneRows<T>& rows, Span keys, const T* weights
       call.a = {weights + (see.first - keys.first) * lanes + r, 1, lanes};
       call.b = x.data + (see.first - keys.first) * x.row + e;
       call.b_row = x.row;
-      call.add = add;
+      if (add) call.add_to_c();
       multiply_rows(n, panel, call);
     }
   }

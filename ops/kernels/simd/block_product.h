@@ -65,53 +65,87 @@ void multiply_packed_left(Index m, Index n, KernelCall<T>& call) {
   for (Index i = 0; i < m; i += kernel_rows) {
     multiply_rows(least(kernel_rows, m - i), n, call);
     call.a.data += call.k * kernel_rows;
-    call.c += kernel_rows * call.c_row;
+    call.next(kernel_rows);
   }
 }
 
 template <class T>
-void multiply_where_it_lies(Index m, Index n, Index k, Strided<T> a, Strided<T> b, bool add, T* c,
-                            Index c_row) {
+void multiply_where_it_lies(Index m, Index n, Index k, Strided<T> a, Strided<T> b, const Addend<T>& addend,
+                            T* c, Index c_row) {
   for (Index j = 0; j < n; j += kernel_columns<T>) {
-    KernelCall<T> call{k, a, b.data + j, b.row, c + j, c_row, 0, add};
+    KernelCall<T> call{k, a, b.data + j, b.row, c + j, c_row, addend.at(0, j), addend.row, 0};
     multiply_columns(m, least(kernel_columns<T>, n - j), call);
   }
+}
+
+// Calls f(j, columns, p, depth, y) for the blocks of B, y where the panels of a block stand among all of
+// them.
+template <class T, class F>
+void for_right_blocks(Index n, Index k, F f) {
+  for (Index j = 0; j < n; j += block_columns) {
+    const Index columns = least(block_columns, n - j);
+    const Index padded_columns = pieces(columns, kernel_columns<T>) * kernel_columns<T>;
+    for (Index p = 0; p < k; p += block_depth) {
+      f(j, columns, p, least(block_depth, k - p), j * k + p * padded_columns);
+    }
+  }
+}
+
+template <class T>
+Strided<T> part_at(Strided<T> x, Index row, Index column) {
+  return {x.data + row * x.row + column * x.column, x.row, x.column};
+}
+
+// All panels of B, for products that share it; their room, 0 when such a product of m rows reads B where it
+// lies.
+template <class T>
+void pack_product(Index n, Index k, Strided<T> b, T* panels) {
+  for_right_blocks<T>(n, k, [&](Index j, Index columns, Index p, Index depth, Index at) {
+    pack_right(depth, columns, part_at(b, p, j), panels + at);
+  });
+}
+template <class T>
+Index packed_product_room(Index m, Index n, Index k, Strided<T> a, Strided<T> b) {
+  if (m == 0 || takes_dot_products(m, k, a, b) || !packs_right(m, n, k, b)) return 0;
+  return pieces(n, kernel_columns<T>) * kernel_columns<T> * k;
 }
 
 template <class T>
 struct PackedProduct {
   Index m, n, k;
   Strided<T> a, b;
-  bool add, left;
+  Addend<T> addend;
+  bool left;
   T* c;
   Index c_row;
+  const T* packed;  // panels of all of B, or null
   T *panels, *groups;
 
   void run() {
-    for (Index j = 0; j < n; j += block_columns) {
-      const Index columns = least(block_columns, n - j);
-      for (Index p = 0; p < k; p += block_depth) {
-        const Index depth = least(block_depth, k - p);
-        pack_right(depth, columns, Strided<T>{b.data + p * b.row + j * b.column, b.row, b.column}, panels);
-        const Index step = left ? block_rows : m;
-        for (Index i = 0; i < m; i += step) multiply_block(i, least(step, m - i), j, columns, p, depth);
+    for_right_blocks<T>(n, k, [&](Index j, Index columns, Index p, Index depth, Index at) {
+      if (!packed) pack_right(depth, columns, part_at(b, p, j), panels);
+      const Index step = left ? block_rows : m;
+      for (Index i = 0; i < m; i += step) {
+        multiply_block(i, least(step, m - i), j, columns, p, depth, packed ? packed + at : panels);
       }
-    }
+    });
   }
 
-  void multiply_block(Index i, Index rows, Index j, Index columns, Index p, Index depth) {
-    const Strided<T> from{a.data + i * a.row + p * a.column, a.row, a.column};
+  void multiply_block(Index i, Index rows, Index j, Index columns, Index p, Index depth, const T* right) {
+    const Strided<T> from = part_at(a, i, p);
     if (left) pack_left(rows, depth, from, groups);
     for (Index panel = 0; panel < columns; panel += kernel_columns<T>) {
       const Index count = least(kernel_columns<T>, columns - panel);
       KernelCall<T> call{depth,
                          left ? Strided<T>{groups, 1, kernel_rows} : from,
-                         panels + panel * depth,
+                         right + panel * depth,
                          kernel_columns<T>,
                          c + i * c_row + j + panel,
                          c_row,
-                         0,
-                         add || p > 0};
+                         addend.at(i, j + panel),
+                         addend.row,
+                         0};
+      if (p > 0) call.add_to_c();
       if (left) {
         multiply_packed_left(rows, count, call);
       } else {
@@ -121,7 +155,7 @@ struct PackedProduct {
   }
 };
 
-// Elements of the packed panels of B.
+// Elements of the packed panels of a block of B.
 template <class T>
 Index panels_room(Index n, Index k) {
   return least(k, block_depth) * pieces(least(n, block_columns), kernel_columns<T>) * kernel_columns<T>;
@@ -134,13 +168,17 @@ Index block_product_room(Index m, Index n, Index k, Strided<T> a, Strided<T> b) 
 }
 
 template <class T>
-void block_product(Index m, Index n, Index k, Strided<T> a, Strided<T> b, bool add, T* c, Index c_row,
-                   T* room) {
+void block_product(Index m, Index n, Index k, Strided<T> a, Strided<T> b, const Addend<T>& addend, T* c,
+                   Index c_row, const T* packed, T* room) {
   if (takes_dot_products(m, k, a, b)) {
-    return multiply_few(m, n, k, a, Strided<T>{b.data, b.column, 1}, add, c, c_row, 1);
+    for (Index i = 0; addend.data && addend.data != c && i < m; ++i) {
+      for (Index j = 0; j < n; ++j) c[i * c_row + j] = *addend.at(i, j);
+    }
+    return multiply_few(m, n, k, a, Strided<T>{b.data, b.column, 1}, addend.data != nullptr, c, c_row, 1);
   }
-  if (!packs_right(m, n, k, b)) return multiply_where_it_lies(m, n, k, a, b, add, c, c_row);
-  PackedProduct<T>{m, n, k, a, b, add, packs_left<T>(m, n, k), c, c_row, room, room + panels_room<T>(n, k)}
+  if (!packs_right(m, n, k, b)) return multiply_where_it_lies(m, n, k, a, b, addend, c, c_row);
+  PackedProduct<T>{
+      m, n, k, a, b, addend, packs_left<T>(m, n, k), c, c_row, packed, room, room + panels_room<T>(n, k)}
       .run();
 }
 

@@ -4,26 +4,20 @@
 #include <tapehead/ops/kernels/simd/attention_backward.h>
 #include <tapehead/ops/kernels/simd/attention_forward.h>
 #include <tapehead/ops/kernels/simd/block_product.h>
+#include <tapehead/ops/kernels/simd/maps.h>
+#include <tapehead/ops/kernels/simd/rows.h>
+#include <tapehead/ops/kernels/simd/updates.h>
 
 namespace tapehead::kernels {
 namespace {
-
-template <class T>
-void exp_all(const T* x, Index n, T* y) {
-  for (; n >= width<T>; n -= width<T>, x += width<T>, y += width<T>) store(y, exp_of<T>(load(x)));
-  if (n > 0) store_first(y, exp_of<T>(load_first(x, static_cast<int>(n))), static_cast<int>(n));
-}
-template <class T>
-void tanh_all(const T* x, Index n, T* y) {
-  for (; n >= width<T>; n -= width<T>, x += width<T>, y += width<T>) store(y, tanh_of<T>(load(x)));
-  if (n > 0) store_first(y, tanh_of<T>(load_first(x, static_cast<int>(n))), static_cast<int>(n));
-}
 
 template <class T>
 constexpr VectorKernels<T> table() {
   VectorKernels<T> kernels{};
   kernels.block_product = block_product<T>;
   kernels.block_product_room = block_product_room<T>;
+  kernels.pack_product = pack_product<T>;
+  kernels.packed_product_room = packed_product_room<T>;
   kernels.attention_block = attention_block<T>;
   kernels.attention_part = attention_part<T>;
   kernels.attention_merge = attention_merge<T>;
@@ -32,8 +26,23 @@ constexpr VectorKernels<T> table() {
   kernels.backward_block = backward_block<T>;
   kernels.backward_room = backward_room<T>;
   kernels.backward_tile = backward_tile;
-  kernels.exp = exp_all<T>;
-  kernels.tanh = tanh_all<T>;
+  kernels.exp = map_all<T, full_exp<T>>;
+  kernels.tanh = map_all<T, tanh_of<T>>;
+  kernels.sigmoid = map_all<T, sigmoid_of<T>>;
+  kernels.silu = map_all<T, silu_of<T>>;
+  kernels.gelu = map_all<T, gelu_of<T>>;
+  kernels.gelu_tanh = map_all<T, gelu_tanh_of<T>>;
+  kernels.silu_vjp = weigh_all<T, silu_slope<T>>;
+  kernels.gelu_vjp = weigh_all<T, gelu_slope<T>>;
+  kernels.gelu_tanh_vjp = weigh_all<T, gelu_tanh_slope<T>>;
+  kernels.sum = sum_of<T>;
+  kernels.dot = dot_of<T>;
+  kernels.maximum = maximum_of<T>;
+  kernels.exponentials = exponentials<T>;
+  kernels.sum_columns = sum_columns<T>;
+  kernels.normalise = normalise<T>;
+  kernels.normalise_vjp = normalise_vjp<T>;
+  kernels.adapt = adapt<T>;
   return kernels;
 }
 

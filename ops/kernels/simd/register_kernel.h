@@ -29,8 +29,15 @@ struct KernelCall {
   Index b_row;
   T* c;
   Index c_row;
+  const T* from;  // what A B is added to: C itself, or anything with rows `from_row` apart; null: nothing
+  Index from_row;
   int last;  // columns of the last vector
-  bool add;  // C += A B, otherwise C = A B
+
+  void add_to_c() { from = c, from_row = c_row; }
+  void next(Index rows) {
+    c += rows * c_row;
+    if (from) from += rows * from_row;
+  }
 };
 
 // `partial`: the last vector of B and C has call.last columns and not more is touched.
@@ -40,7 +47,7 @@ void multiply(const KernelCall<T>& call) {
   for (int r = 0; r < rows; ++r) {
     for (int v = 0; v < vectors; ++v) sum[r][v] = Vector<T>(0);
   }
-  if (call.add) {
+  if (call.from) {
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
@@ -64,21 +71,23 @@ void multiply(const KernelCall<T>& call) {
     b += b_row;
   } while (--k > 0);
   T* c = call.c;
-  const Index c_row = call.c_row;
-  const bool add = call.add;
+  const T* from = call.from;
+  const Index c_row = call.c_row, from_row = call.from_row;
   const int last = call.last;
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
       T* y = c + v * width<T>;
+      const T* x = from + v * width<T>;
       if (partial && v == vectors - 1) {
-        store_first(y, add ? sum[r][v] + load_first(y, last) : sum[r][v], last);
+        store_first(y, from ? sum[r][v] + load_first(x, last) : sum[r][v], last);
       } else {
-        store(y, add ? sum[r][v] + load(y) : sum[r][v]);
+        store(y, from ? sum[r][v] + load(x) : sum[r][v]);
       }
     }
     c += c_row;
+    if (from) from += from_row;
   }
 }
 
@@ -127,7 +136,7 @@ void multiply_columns(Index m, Index n, KernelCall<T>& call) {
     rows = next_rows(m);
     multiply_rows(rows, n, call);
     call.a.data += rows * call.a.row;
-    call.c += rows * call.c_row;
+    call.next(rows);
   }
 }
 

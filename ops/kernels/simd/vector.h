@@ -153,11 +153,11 @@ template <>
 struct Exponent<float> {
   using Bits = std::int32_t;
   static constexpr int digits = 23;
-  static constexpr float shift = 24;                       // keeps 2^(n + shift) normal down to n = -150
+  static constexpr float shift = 30;                       // keeps 2^(n + shift) normal down to n = -156
   static constexpr float magic = 0x1.8p23f + 127 + shift;  // adding it rounds to an integer
-  static constexpr float unshift = 0x1p-24f;
+  static constexpr float unshift = 0x1p-30f;
   static constexpr float log2_e = 0x1.715476p+0f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
-  static constexpr float lowest = -104;  // e^-104 rounds to 0
+  static constexpr float lowest = -104, highest = 89;  // there e^x rounds to 0 and to infinity
   // (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2, lowest power first
   static constexpr float series[] = {0x1.fffffcp-2f, 0x1.555492p-3f, 0x1.5558f4p-5f, 0x1.123a2p-7f,
                                      0x1.6a23c8p-10f};
@@ -166,12 +166,12 @@ template <>
 struct Exponent<double> {
   using Bits = std::int64_t;
   static constexpr int digits = 52;
-  static constexpr double shift = 54;
+  static constexpr double shift = 60;
   static constexpr double magic = 0x1.8p52 + 1023 + shift;
-  static constexpr double unshift = 0x1p-54;
+  static constexpr double unshift = 0x1p-60;
   static constexpr double log2_e = 0x1.71547652b82fep+0, ln2_high = 0x1.62e42fefa0000p-1,
                           ln2_low = 0x1.cf79abc9e3b3ap-40;
-  static constexpr double lowest = -746;
+  static constexpr double lowest = -746, highest = 710;
   static constexpr double series[] = {0x1.000000000000ap-1,  0x1.55555555554f9p-3,  0x1.555555555083fp-5,
                                       0x1.1111111127d05p-7,  0x1.6c16c18438ab3p-10, 0x1.a01a012a11caep-13,
                                       0x1.a01999e26baabp-16, 0x1.71df25ae6b8eap-19, 0x1.28ad9b8387350p-22,
@@ -188,23 +188,39 @@ Vector<T> bits_shifted(const Vector<T>& t) {
 #endif
 }
 
+// c[0] + c[1] x + c[2] x^2 + ...
+template <class T, unsigned terms>
+Vector<T> polynomial(const Vector<T>& x, const T (&c)[terms]) {
+  Vector<T> sum(c[terms - 1]);
+  for (unsigned i = terms - 1; i-- > 0;) sum = multiply_add<T>(sum, x, Vector<T>(c[i]));
+  return sum;
+}
+
 // e^x = 2^n (1 + rest)
 template <class T>
 struct Reduced {
   Vector<T> t, n, rest;
 };
 
+// The t of x; e^r for r = x - n ln 2 or near it.
+template <class T>
+Vector<T> rounded_power(const Vector<T>& x) {
+  return multiply_add<T>(x, Vector<T>(Exponent<T>::log2_e), Vector<T>(Exponent<T>::magic));
+}
+template <class T>
+Vector<T> less_power(const Vector<T>& x, const Vector<T>& n) {
+  const Vector<T> r = subtract_product<T>(n, Vector<T>(Exponent<T>::ln2_high), x);
+  return subtract_product<T>(n, Vector<T>(Exponent<T>::ln2_low), r);
+}
+template <class T>
+Vector<T> exp_minus_one(const Vector<T>& r) {
+  return multiply_add<T>(polynomial<T>(r, Exponent<T>::series), r * r, r);
+}
+
 template <class T>
 Reduced<T> reduced(const Vector<T>& x) {
-  using E = Exponent<T>;
-  const Vector<T> t = multiply_add<T>(x, Vector<T>(E::log2_e), Vector<T>(E::magic));
-  const Vector<T> n = t - Vector<T>(E::magic);
-  Vector<T> r = subtract_product<T>(n, Vector<T>(E::ln2_high), x);
-  r = subtract_product<T>(n, Vector<T>(E::ln2_low), r);
-  constexpr int terms = sizeof(E::series) / sizeof(T);
-  Vector<T> sum(E::series[terms - 1]);
-  for (int i = terms - 1; i-- > 0;) sum = multiply_add<T>(sum, r, Vector<T>(E::series[i]));
-  return {t, n, multiply_add<T>(sum, r * r, r)};
+  const Vector<T> t = rounded_power<T>(x), n = t - Vector<T>(Exponent<T>::magic);
+  return {t, n, exp_minus_one<T>(less_power<T>(x, n))};
 }
 
 // y 2^n, rounded once
@@ -217,7 +233,7 @@ Vector<T> times_power(const Vector<T>& y, const Reduced<T>& x) {
     return Vector<T>(_mm512_scalef_pd(y, x.n));
   }
 #else
-  return y * Vector<T>(Exponent<T>::unshift) * bits_shifted<T>(x.t);
+  return y * bits_shifted<T>(x.t) * Vector<T>(Exponent<T>::unshift);
 #endif
 }
 
@@ -228,7 +244,7 @@ Vector<T> exp_of(const Vector<T>& x) {
   return times_power<T>(parts.rest + Vector<T>(1), parts);
 }
 
-// (1 - e) / (1 + e) with e = e^-2|x|, whose 1 - e is taken without cancellation.
+// (1 - e) / (1 + e) with e = e^-2|x|, whose 1 - e is taken without cancellation, and the sign of x.
 template <class T>
 Vector<T> tanh_of(const Vector<T>& x) {
   const Vector<T> one(1);
@@ -236,7 +252,7 @@ Vector<T> tanh_of(const Vector<T>& x) {
   const Vector<T> power = times_power<T>(one, parts);
   const Vector<T> minus_one = multiply_add<T>(power, parts.rest, power - one);  // e - 1
   const Vector<T> y = minus_one / (minus_one + Vector<T>(2));
-  return xsimd::select(x > Vector<T>(0), Vector<T>(0) - y, y);
+  return xsimd::copysign(y, x);
 }
 
 }  // namespace
