@@ -6,6 +6,7 @@
 #include <tapehead/core/errors.h>
 #include <tapehead/core/gradient.h>
 #include <tapehead/core/gradient_check.h>
+#include <tapehead/core/keep.h>
 #include <tapehead/core/memory.h>
 #include <tapehead/core/parallel.h>
 #include <tapehead/core/paths.h>
@@ -13,6 +14,7 @@
 #include <tapehead/core/random.h>
 #include <tapehead/core/recompute.h>
 #include <tapehead/core/record.h>
+#include <tapehead/core/steps.h>
 #include <tapehead/core/tape.h>
 #include <tapehead/core/watch.h>
 

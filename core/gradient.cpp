@@ -1,4 +1,5 @@
 #include <tapehead/core/gradient.h>
+#include <tapehead/core/parallel.h>
 #include <tapehead/core/sweep.h>
 
 #include <algorithm>
@@ -16,8 +17,9 @@ Array<T> sum_of(Array<T> a, Array<T> b) {
   T* s = sum.mutable_values().data();
   const T* p = in_place ? s : a.data();
   const T* q = b.data();
-  const Index size = b.size();
-  for (Index i = 0; i < size; ++i) s[i] = p[i] + q[i];
+  parallel_for(b.size(), elementwise_grain, [&](Index begin, Index end) {
+    for (Index i = begin; i < end; ++i) s[i] = p[i] + q[i];
+  });
   return sum;
 }
 
@@ -43,6 +45,7 @@ std::vector<Var<T>> swept(const Request<T>& request, std::span<const Var<T>> x) 
   std::vector<Var<T>> dx(x.size());
   if (request.low <= request.high) {
     Sweep<T> sweep(*request.tape, request.low, request.high);
+    sweep.keep();
     for (const Index i : request.x) {
       if (sweep.covers(i)) sweep.add_source(i);
     }

@@ -53,6 +53,7 @@ class Recomputation {
     for (std::size_t k = 0; k < inputs.size(); ++k) {
       node.argument(self.same_as_[k] == k ? inputs[k] : Var<T>());
     }
+    node.keep(y);
     return node.finish_joint(
         std::move(y),
         [self = std::move(self)](const Var<T>&, const Var<T>& dy, Wanted wanted, std::span<Var<T>> dx) {

@@ -71,10 +71,17 @@ class NodeWriter {
 
   void keep_output() { keep_output_ = true; }
 
-  // For a watched tape, right before the end; throws DomainError when the op made a NaN or an infinity.
-  void watch(const Array<T>& value, std::span<const Var<T>* const> inputs, Given given = {}) {
-    const NonFinite seen = watch_op(tape_, op_, tape_.label_, tape_.in_sweep_, value, inputs, given);
-    if (seen != NonFinite::no) tape_.seen_.emplace_back(tape_.size(), seen);
+  // For an observed tape, right before the end; throws DomainError when the op of a watched one made a NaN or
+  // an infinity.
+  void observe(const Array<T>& value, std::span<const Var<T>* const> inputs, Given given = {}) {
+    if (tape_.watched()) {
+      const NonFinite seen = watch_op(tape_, op_, tape_.label_, tape_.in_sweep_, value, inputs, given);
+      if (seen != NonFinite::no) tape_.seen_.emplace_back(tape_.size(), seen);
+    }
+    keep(value);
+  }
+  void keep(const Array<T>& value, bool computed = true) {
+    if (tape_.keeps()) tape_.keeper_->op_done(tape_.size(), value, computed);
   }
 
   // Everything that can throw comes first; then the node is entered.
@@ -143,8 +150,8 @@ Var<T> record(OpName op, Array<T>&& value, Given given, NewEdge<T, F>&... edges)
   if (!tape) return Var<T>(std::move(value));
   NodeWriter<T> node(*tape, op);
   (node.argument(edges.input, std::move(edges.rule), edges.fit), ...);
-  if (tape->watched()) [[unlikely]]
-    node.watch(value, inputs, given);
+  if (tape->observed()) [[unlikely]]
+    node.observe(value, inputs, given);
   return node.finish(std::move(value));
 }
 
@@ -179,8 +186,8 @@ Var<T> record_each(OpName op, Array<T> value, std::span<const Var<T>> inputs, Ru
   if (!tape) return Var<T>(std::move(value));
   detail::NodeWriter<T> node(*tape, op);
   for (std::size_t i = 0; i < inputs.size(); ++i) node.argument(inputs[i], rule_for(i), nullptr);
-  if (tape->watched()) [[unlikely]]
-    node.watch(value, pointers);
+  if (tape->observed()) [[unlikely]]
+    node.observe(value, pointers);
   return node.finish(std::move(value));
 }
 
@@ -194,8 +201,8 @@ Var<T> record_joint(OpName op, Array<T> value, const std::array<const Var<T>*, N
   Tape<T>* tape = detail::recording_tape<T>(op, inputs);
   if (!tape) return Var<T>(std::move(value));
   detail::NodeWriter<T> node(*tape, op);
-  if (tape->watched()) [[unlikely]]
-    node.watch(value, inputs);
+  if (tape->observed()) [[unlikely]]
+    node.observe(value, inputs);
   for (const Var<T>* input : inputs) node.argument(*input);
   constexpr bool takes_output = std::is_invocable_v<F&, const Var<T>&, const Var<T>&, Wanted>;
   if (takes_output) node.keep_output();

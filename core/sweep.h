@@ -37,6 +37,9 @@ class Sweep {
         reached_(static_cast<std::size_t>(high - low + 1)),
         adjoint_(reached_.size()) {}
 
+  // The tape is to keep the adjoints of this sweep, when it keeps any.
+  void keep() { keeper_ = tape_.keeper_.get(); }
+
   bool covers(Index i) const { return i >= low_ && i - low_ < static_cast<Index>(reached_.size()); }
   bool reached(Index i) const { return covers(i) && reached_[at(i)]; }
   void add_source(Index i) { reached_[at(i)] = true; }
@@ -76,14 +79,23 @@ class Sweep {
  private:
   template <bool apart, class OnAdjoint, class OnContribution>
   void walk(Index from, OnAdjoint on_adjoint, OnContribution on_contribution) {
+    const bool nested = tape_.in_sweep_, observed = watched_ || keeper_;
     const Exchanged in_sweep(tape_.in_sweep_, true);
+    if (keeper_) keeper_->sweep_begins(nested);
     for (Index i = from; i >= low_; --i) {
       Var<T>& slot = adjoint_[at(i)];
       if (!slot.value().defined()) continue;
       Var<T> dy = std::exchange(slot, {});  // freed as soon as it is used up
       on_adjoint(i, dy);
+      if (observed) [[unlikely]] {
+        if (watched_) held_ = dy;
+        if (keeper_) keeper_->rule_begins(i, dy.value());
+      }
       propagate<apart>(i, std::move(dy), on_contribution);
+      if (keeper_) [[unlikely]]
+        keeper_->rule_done(i);
     }
+    if (keeper_) keeper_->sweep_done(nested);
   }
 
   std::size_t at(Index i) const { return static_cast<std::size_t>(i - low_); }
@@ -95,8 +107,6 @@ class Sweep {
     while (edges > 0 && !reached(tape_.edge(node, edges - 1).input)) --edges;
     if (edges == 0) return;
     const Var<T> y = node.output.defined() ? tape_.var_of(i, node.output) : Var<T>();
-    if (watched_) [[unlikely]]
-      held_ = dy;
     auto deliver = [&](const Edge<T>& edge, Var<T> dx) {
       dx = fitted(node, edge, std::move(dx));
       if (watched_) [[unlikely]]
@@ -147,6 +157,7 @@ class Sweep {
   Tape<T>& tape_;
   Index low_;
   bool watched_;
+  Keeper<T>* keeper_ = nullptr;
   Var<T> held_;  // dy of the rule that runs, when watched
   std::vector<char> reached_;
   std::vector<Var<T>> adjoint_;

@@ -71,6 +71,7 @@ template <std::floating_point T>
 Var<T> Tape<T>::input(Array<T> value, std::string_view name) {
   if (!recording()) throw LogicError("input", "recording on this tape is paused");
   detail::NodeWriter<T> node(*this, "input");
+  node.keep(value, /*computed=*/false);
   return node.finish(std::move(value), node.name(name));
 }
 
@@ -85,6 +86,7 @@ void Tape<T>::rewind(Index size) {
   ++tag_->epoch;
   nodes_.truncate(static_cast<std::size_t>(size));
   edges_.truncate(edges);
+  if (keeps()) keeper_->rewound(size);
   while (!seen_.empty() && seen_.back().first >= size) seen_.pop_back();
   std::erase_if(remarks_, [=](const auto& entry) { return entry.first >= size; });
   if (size == 0 && label_ == 0) {  // names that no node or open scope refers to
@@ -152,6 +154,7 @@ Var<T> port(const Var<T>& x, std::string_view name) {
   detail::NodeWriter<T> node(*tape, "port");
   node.argument(
       x, [](Var<T> dy) { return dy; }, nullptr);
+  node.keep(x.value());
   return node.finish(x.value(), node.name(name), true);
 }
 

@@ -17,6 +17,13 @@
 
 namespace tapehead {
 
+// How much a tape keeps of its nodes: what rules need, also numbers about every value and gradient with their
+// times, or the arrays themselves as well. See keep.h.
+enum class KeepLevel { rules, statistics, everything };
+
+template <std::floating_point T>
+struct KeptNode;
+
 // The name of an op. Only a string literal converts to it, so that a node can keep it without a copy.
 class OpName {
  public:
@@ -72,6 +79,20 @@ struct Node {
   bool continues = false;  // the joint rule takes the sums so far as dx and adds to them itself
 };
 
+// Is told what happens on a tape that keeps more than rules need. Its one form is in keep.cpp.
+template <class T>
+class Keeper {
+ public:
+  virtual ~Keeper() = default;
+  virtual void op_done(Index i, const Array<T>& value, bool computed) = 0;  // or entered, as an input is
+  virtual void sweep_begins(bool nested) = 0;                 // nested: within a rule of another sweep
+  virtual void rule_begins(Index i, const Array<T>& dy) = 0;  // dy is complete
+  virtual void rule_done(Index i) = 0;
+  virtual void sweep_done(bool nested) = 0;
+  virtual void rewound(Index size) = 0;
+  virtual const KeptNode<T>* node(Index i) const = 0;
+};
+
 template <class T>
 class NodeWriter;
 template <class T>
@@ -107,9 +128,19 @@ class Tape {
 
   // From now on the first op that is recorded, and in a gradient the first rule, that makes a NaN or an
   // infinity is a DomainError naming it, its node, label and inputs; see watch.h. Costs nothing when off.
-  void watch_nonfinite(bool on = true) { watched_ = on; }
-  bool watched() const { return watched_; }
+  void watch_nonfinite(bool on = true) { observe(watching, on); }
+  bool watched() const { return (observers_ & watching) != 0; }
   detail::NonFinite seen(Index i) const;  // of what is not finite, by the op while the tape was watched
+
+  // From now on the table beside the nodes is filled: forward as ops are recorded, backward by the sweeps of
+  // gradient() and gradient_values(), of which the last one counts. It is rewound with the tape. The level
+  // rules empties it and costs nothing.
+  void keep(KeepLevel level);
+  const KeptNode<T>* kept(Index i) const {  // nullptr when nothing was kept of that node
+    return keeps() ? keeper_->node(i) : nullptr;
+  }
+  bool keeps() const { return (observers_ & keeping) != 0; }  // more than rules need
+  bool observed() const { return observers_ != 0; }           // watched, or keeps
 
   // A remark about the node of a recorded Var, for whoever reads the tape; `literal` is a string literal, or
   // lives as long as the tape. Does nothing when x is not recorded.
@@ -150,6 +181,11 @@ class Tape {
     std::uint32_t parent = 0;
   };
 
+  static constexpr std::uint8_t watching = 1, keeping = 2;
+  void observe(std::uint8_t what, bool on) {
+    observers_ = static_cast<std::uint8_t>(on ? observers_ | what : observers_ & ~what);
+  }
+
   Index index_here(const Var<T>& x) const { return x.index_; }
   std::uint32_t child_label(std::uint32_t parent, std::string_view name);
   Var<T> var_of(Index i, Array<T> value) const {
@@ -163,11 +199,12 @@ class Tape {
   std::uint32_t label_ = 0;
   int user_pauses_ = 0;
   int plain_sweeps_ = 0;
-  bool watched_ = false;
+  std::uint8_t observers_ = 0;
   bool in_sweep_ = false;  // what is recorded now is recorded by rules
   detail::TapeTag<T>* tag_;
   std::vector<std::pair<Index, std::string_view>> remarks_;
   std::vector<std::pair<Index, detail::NonFinite>> seen_;  // by watched ops, of those that saw something
+  std::unique_ptr<detail::Keeper<T>> keeper_;
 };
 
 // Names what is recorded while it lives; scopes nest: "layer 1/attention".
