@@ -197,7 +197,8 @@ TEST_P(EveryTask, WritesARunThatParsesAndSaysTheSame) {
   EXPECT_EQ(json["sizes"]["hidden"], 12);
   EXPECT_EQ(json["schedule"]["batch"], 4);
   EXPECT_EQ(json["files"].get<Names>(),
-            (Names{path("run/model.safetensors"), path("run/log.jsonl"), path("run/run.json")}));
+            (Names{path("run/model.safetensors"), path("run/log.jsonl"), path("run/run.json"),
+                   path("run/loss.svg"), path("run/attention.svg")}));
   for (const std::string& file : report.files) EXPECT_TRUE(fs::is_regular_file(file)) << file;
 }
 
@@ -315,61 +316,23 @@ TEST(TrainRecall, TakesTheGradientOfXApartIntoQueryKeyAndValue) {
   Names names;
   double shares = 0;
   for (const PathRow& row : report.paths->rows) {
-    names.push_back(row.name);
+    names.push_back(row.label);
     shares += row.share;
     EXPECT_GT(row.norm, 0);
     EXPECT_GE(row.norm, row.largest);
     EXPECT_LE(std::abs(row.cosine), 1 + 1e-12);
-    EXPECT_NEAR(row.share * report.paths->gradient_norm, row.cosine * row.norm, 1e-12 * row.norm);
+    EXPECT_NEAR(row.share * report.paths->total.norm, row.cosine * row.norm, 1e-12 * row.norm);
   }
   EXPECT_EQ(names, (Names{"query", "key", "value"}));
   // The gradient is the sum of three floats, each rounded to 6e-8 of the largest of them.
   EXPECT_NEAR(shares, 1, 1e-5);
-  EXPECT_LT(report.paths->residue, 1e-5);
+  EXPECT_LT(report.paths->sum_error, 1e-5);
 }
 
 TEST(TrainRecall, WithoutALayerHasNoAttentionToMeasure) {
   TrainSettings settings = tiny(Task::recall);
   settings.layers = 0;
   EXPECT_TRUE(raises<DomainError>([&] { train_recall(settings); }, {"layer"}));
-}
-
-// ---- The table of paths
-
-GradientPath<float> path_of(const std::string& label, const Array<float>& gradient) {
-  GradientPath<float> path;
-  path.name = path.label = label;
-  path.gradient = gradient;
-  return path;
-}
-
-TEST(PathTable, GivesEachPathItsShareOfTheGradientItPointsAlong) {
-  const auto table = path_table(
-      "x", {path_of("along", Array<float>::of({2, 1})), path_of("across", Array<float>::of({1, -1}))},
-      Array<float>::of({3, 0}));
-  ASSERT_EQ(table.rows.size(), 2u);
-  EXPECT_EQ(table.of, "x");
-  EXPECT_EQ(table.rows[0].name, "along");
-  EXPECT_DOUBLE_EQ(table.gradient_norm, 3);
-  EXPECT_DOUBLE_EQ(table.rows[0].norm, std::sqrt(5.0));
-  EXPECT_DOUBLE_EQ(table.rows[0].share, 2.0 / 3);
-  EXPECT_DOUBLE_EQ(table.rows[1].share, 1.0 / 3);
-  EXPECT_DOUBLE_EQ(table.rows[1].cosine, 1 / std::sqrt(2.0));
-  EXPECT_DOUBLE_EQ(table.rows[0].largest, 2);
-  EXPECT_EQ(table.residue, 0);
-}
-
-TEST(PathTable, SaysByHowMuchThePathsMissTheGradient) {
-  const auto table = path_table("x", {path_of("only", Array<float>::of({4, 1}))}, Array<float>::of({4, 2}));
-  EXPECT_DOUBLE_EQ(table.residue, 0.25);
-}
-
-TEST(PathTable, OfAPathOfZerosHasNumbers) {
-  const auto table =
-      path_table("x", {path_of("all", Array<float>::of({1, 2})), path_of("none", Array<float>::of({0, 0}))},
-                 Array<float>::of({1, 2}));
-  EXPECT_EQ(table.rows[1].share, 0);
-  EXPECT_EQ(table.rows[1].cosine, 0);
 }
 
 // ---- Texts

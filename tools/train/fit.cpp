@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -59,12 +60,23 @@ void RunFolder::write_report(TrainReport& report, const TransformerOptions& size
   if (path_.empty()) return;
   log_.close();
   if (!log_) throw FileError(file("log.jsonl"), "cannot be written");
-  report.files = {file("model.safetensors"), file("log.jsonl"), file("run.json")};
-  const std::string document = run_document(report, sizes, schedule);
-  std::ofstream run(file("run.json"));
-  run << document;
-  run.close();
-  if (!run) throw FileError(file("run.json"), "cannot be written");
+  report.files = {file("model.safetensors"), file("log.jsonl"), file("run.json"), file("loss.svg")};
+  std::ostringstream loss, attention;
+  write_loss_picture(loss, report);
+  write("loss.svg", loss.str());
+  if (!report.attention.empty()) {
+    write_attention_picture(attention, report);
+    write("attention.svg", attention.str());
+    report.files.push_back(file("attention.svg"));
+  }
+  write("run.json", run_document(report, sizes, schedule));
+}
+
+void RunFolder::write(const std::string& name, const std::string& text) const {
+  std::ofstream stream(file(name));
+  stream << text;
+  stream.close();
+  if (!stream) throw FileError(file(name), "cannot be written");
 }
 
 Array<Index> largest_classes(const Array<float>& logits) {

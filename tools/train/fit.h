@@ -31,8 +31,9 @@ class Progress {
   Clock::time_point start_ = Clock::now(), shown_ = start_;
 };
 
-// The folder of a run: log.jsonl as it goes, and at the end model.safetensors and run.json. Does nothing
-// without one. Throws FileError when the folder or a file cannot be written.
+// The folder of a run: log.jsonl as it goes, and at the end model.safetensors, run.json, and as pictures
+// loss.svg and attention.svg. Does nothing without one. Throws FileError when the folder or a file cannot be
+// written.
 class RunFolder {
  public:
   explicit RunFolder(std::string path);
@@ -50,6 +51,7 @@ class RunFolder {
 
  private:
   std::string file(const std::string& name) const;
+  void write(const std::string& name, const std::string& text) const;
   std::string path_;
   std::ofstream log_;
 };
@@ -73,7 +75,8 @@ class RecentLoss {
 };
 
 // Trains a fresh model on a task and measures it: loss_of(model, random, batch) records the loss of sequences
-// drawn from `random`; measure(model, random, report) fills in what it is worth on others.
+// drawn from `random`; measure(model, random, report) fills in what it is worth on others, and for a folder
+// what its attention looks like.
 template <class Model, class LossOf, class Measure>
 TrainReport train_task(const TrainSettings& settings, const TransformerOptions& usual_sizes,
                        const Schedule& usual_schedule, LossOf loss_of, Measure measure) {
@@ -107,6 +110,7 @@ TrainReport train_task(const TrainSettings& settings, const TransformerOptions& 
                                       [&](const Model& m) { return loss_of(m, drawn, schedule.batch); });
     require_finite(loss, step + 1);
     recent.add(step, loss);
+    if (!settings.out.empty()) report.losses.push_back(loss);
     folder.log(step + 1, loss, rate, progress.seconds());
     progress.show(step + 1, loss);
   }

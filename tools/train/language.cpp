@@ -1,6 +1,7 @@
 #include <tapehead/core/errors.h>
 #include <tapehead/nn/file_error.h>
 #include <tapehead/nn/tasks.h>
+#include <tools/train/attention.h>
 #include <tools/train/fit.h>
 #include <tools/train/train.h>
 
@@ -150,6 +151,19 @@ std::string sample(const Model& model, const Corpus& corpus, Generator& random, 
   return text;
 }
 
+// The beginning of the held-out part, (1, length).
+Array<Index> first_held_out(const Corpus& corpus, Index length) {
+  const auto begin = corpus.tokens.begin() + corpus.split;
+  return Array<Index>::from(std::vector<Index>(begin, begin + length), {1, length});
+}
+
+Words words_of(const Corpus& corpus, const Array<Index>& tokens) {
+  Words words;
+  for (const Index token : tokens.values())
+    words.push_back(corpus.characters[static_cast<std::size_t>(token)]);
+  return words;
+}
+
 }  // namespace
 
 TrainReport train_language(const TrainSettings& settings) {
@@ -170,6 +184,9 @@ TrainReport train_language(const TrainSettings& settings) {
       [&](const Model& model, Generator& random, TrainReport& report) {
         measure(model, corpus, context, report);
         report.sample = sample(model, corpus, random, context, 300);
+        if (settings.out.empty()) return;
+        const Array<Index> tokens = first_held_out(corpus, std::min<Index>(context, 64));
+        report.attention = attention_of(model, tokens, words_of(corpus, tokens));
       });
 }
 

@@ -1,6 +1,10 @@
+#include <fmt/format.h>
+
+#include <tapehead/inspect/paths.h>
 #include <tapehead/nn/tasks.h>
 #include <tapehead/ops/arithmetic.h>
 #include <tapehead/ops/matmul.h>
+#include <tools/train/attention.h>
 #include <tools/train/fit.h>
 #include <tools/train/train.h>
 
@@ -21,8 +25,9 @@ PathTable paths_of_last_attention(const Model& model, const RecallTask::Batch& b
   const Var<float> x = tape.input(normed(last.attention_norm, before).value(), "X");
   const Var<float> y = last.fed(before + last.attention(x, causal).output);
   const Var<float> loss = answer_loss(model.vocabulary(normed(*model.norm, y)), batch.targets);
-  return path_table("X, what the attention of layer " + std::to_string(model.layers.size()) + " reads",
-                    gradient_paths(loss, x), gradient_values(loss, x)[0]);
+  PathTable table = inspect_paths(loss, x);
+  table.name = fmt::format("X, what the attention of layer {} reads", model.layers.size());
+  return table;
 }
 
 }  // namespace
@@ -44,6 +49,9 @@ TrainReport train_recall(const TrainSettings& settings) {
         score(report, largest_classes(logits.value()), batch.targets);
         report.loss = static_cast<double>(answer_loss(logits, batch.targets).item());
         report.paths = paths_of_last_attention(model, task.draw(random, 64));
+        if (settings.out.empty()) return;
+        const Array<Index> tokens = task.draw(random, 1).tokens;
+        report.attention = attention_of(model, tokens, words_of(task, tokens));
       });
 }
 

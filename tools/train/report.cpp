@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <tapehead/inspect/svg.h>
 #include <tapehead/nn/file_error.h>
 
 namespace tapehead::tools {
@@ -13,30 +14,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double dot(const Array<float>& a, const Array<float>& b) {
-  double sum = 0;
-  for (Index i = 0; i < a.size(); ++i)
-    sum += static_cast<double>(a.data()[i]) * static_cast<double>(b.data()[i]);
-  return sum;
-}
-
-double largest_of(const Array<float>& a) {
-  double largest = 0;
-  for (const float x : a.values()) largest = std::max(largest, static_cast<double>(std::abs(x)));
-  return largest;
-}
-
 Json json_of(const PathTable& table) {
   Json rows = Json::array();
   for (const PathRow& row : table.rows) {
-    rows.push_back({{"name", row.name},
+    rows.push_back({{"name", row.label},
                     {"norm", row.norm},
                     {"share", row.share},
                     {"cosine", row.cosine},
                     {"largest", row.largest}});
   }
   return {
-      {"of", table.of}, {"rows", rows}, {"gradient_norm", table.gradient_norm}, {"residue", table.residue}};
+      {"of", table.name}, {"rows", rows}, {"gradient_norm", table.total.norm}, {"residue", table.sum_error}};
 }
 
 Json json_of(const TrainReport& report) {
@@ -49,30 +37,6 @@ Json json_of(const TrainReport& report) {
   json["files"] = report.files;
   return json;
 }
-
-}  // namespace
-
-PathTable path_table(std::string of, const std::vector<GradientPath<float>>& paths,
-                     const Array<float>& gradient) {
-  PathTable table{std::move(of), {}, std::sqrt(dot(gradient, gradient)), 0};
-  std::vector<double> sum(static_cast<std::size_t>(gradient.size()));
-  auto ratio = [](double part, double whole) {
-    return whole == 0 ? 0 : part / whole;
-  };  // nothing has no direction
-  for (const GradientPath<float>& path : paths) {
-    const double norm = std::sqrt(dot(path.gradient, path.gradient)), along = dot(path.gradient, gradient);
-    table.rows.push_back({path.label, norm, ratio(along, table.gradient_norm * table.gradient_norm),
-                          ratio(along, norm * table.gradient_norm), largest_of(path.gradient)});
-    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(path.gradient.data()[i]);
-  }
-  for (std::size_t i = 0; i < sum.size(); ++i) {
-    table.residue = std::max(table.residue, std::abs(sum[i] - static_cast<double>(gradient.data()[i])));
-  }
-  table.residue = ratio(table.residue, largest_of(gradient));
-  return table;
-}
-
-namespace {
 
 void flush_output() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout))
@@ -89,17 +53,17 @@ void print_text(const TrainReport& report) {
       report.seed, report.parameters);
   if (report.paths) {
     const PathTable& table = *report.paths;
-    fmt::print("\nGradient of the loss with respect to {}, by path:\n\n", table.of);
+    fmt::print("\nGradient of the loss with respect to {}, by path:\n\n", table.name);
     std::size_t width = 4;
-    for (const PathRow& row : table.rows) width = std::max(width, row.name.size());
+    for (const PathRow& row : table.rows) width = std::max(width, row.label.size());
     fmt::print("  {:<{}}  {:>10}  {:>7}  {:>7}  {:>10}\n", "path", width, "norm", "share", "cosine",
                "largest");
     for (const PathRow& row : table.rows) {
       fmt::print("  {:<{}}  {:>10.3e}  {:>6.1f}%  {:>7.3f}  {:>10.3e}\n", row.name, width, row.norm,
                  100 * row.share, row.cosine, row.largest);
     }
-    fmt::print("  {:<{}}  {:>10.3e}\n\n", "all", width, table.gradient_norm);
-    fmt::print("The paths sum to the gradient to {:.0e} of its largest element.\n", table.residue);
+    fmt::print("  {:<{}}  {:>10.3e}\n\n", "all", width, table.total.norm);
+    fmt::print("The paths sum to the gradient to {:.0e} of its largest element.\n", table.sum_error);
   }
   if (!report.sample.empty()) fmt::print("\nWritten by the model:\n\n{}\n", report.sample);
   if (!report.files.empty()) {
@@ -114,7 +78,8 @@ void print_json(const TrainReport& report) {
   flush_output();
 }
 
-std::string run_document(const TrainReport& report, const TransformerOptions& sizes, const Schedule& schedule) {
+std::string run_document(const TrainReport& report, const TransformerOptions& sizes,
+                         const Schedule& schedule) {
   Json json = json_of(report);
   json["sizes"] = {{"vocabulary", sizes.vocabulary}, {"context", sizes.context}, {"width", sizes.width},
                    {"heads", sizes.heads},           {"layers", sizes.layers},   {"hidden", sizes.hidden}};
@@ -123,6 +88,17 @@ std::string run_document(const TrainReport& report, const TransformerOptions& si
                       {"rate", schedule.rate},
                       {"decay", schedule.decay}};
   return json.dump(2) + "\n";
+}
+
+void write_loss_picture(std::ostream& out, const TrainReport& report) {
+  write_loss_svg(out, fmt::format("{}: training loss by step", report.task), report.losses);
+}
+
+void write_attention_picture(std::ostream& out, const TrainReport& report) {
+  TapeTable table;
+  table.title = fmt::format("{} on a held-out sequence", report.task);
+  table.attention = report.attention;
+  write_attention_svg(out, table);
 }
 
 std::string log_line(Index step, double loss, double rate, double seconds) {

@@ -1,4 +1,5 @@
 #include <tapehead/nn/tasks.h>
+#include <tools/train/attention.h>
 #include <tools/train/fit.h>
 #include <tools/train/train.h>
 
@@ -45,6 +46,9 @@ TrainReport with_cross_attention(const TrainSettings& settings, const ReverseTas
         const Array<Index> only_start = Array<Index>::full(batch.input.shape(), task.start());
         auto logits_of = [&](const Array<Index>& input) { return model.decoded(input, source); };
         score(report, written(only_start, 0, logits_of), batch.targets);
+        if (settings.out.empty()) return;
+        report.attention = attention_of(model, batch.source, words_of(task, batch.source), batch.input,
+                                        words_of(task, batch.input));
       });
 }
 
@@ -83,6 +87,8 @@ TrainReport with_one_causal_model(const TrainSettings& settings, const ReverseTa
           for (Index i = task.length; i < only_source.dim(1); ++i) only_source.set({b, i}, task.start());
         }
         score(report, written(only_source, task.length, model), batch.targets);
+        if (settings.out.empty()) return;
+        report.attention = attention_of(model, batch.tokens, words_of(task, batch.tokens));
       });
 }
 
