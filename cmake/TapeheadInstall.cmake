@@ -1,4 +1,5 @@
-# The installed package: find_package(tapehead) gives tapehead::tapehead.
+# The installed package: find_package(tapehead) gives tapehead::tapehead, and with COMPONENTS inspect also
+# tapehead::inspect.
 include(CMakePackageConfigHelpers)
 
 add_library(tapehead INTERFACE)
@@ -12,12 +13,20 @@ foreach(folder core ops nn)
           FILES_MATCHING PATTERN "*.h" PATTERN "kernels" EXCLUDE)
 endforeach()
 install(FILES tapehead.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapehead)
+install(FILES tools/contract/tapehead_kernel.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapehead)
 if(TARGET tapehead_command)
+  install(TARGETS tapehead_inspect EXPORT tapeheadInspectTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(DIRECTORY tools/inspect/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapehead/inspect
+          FILES_MATCHING PATTERN "*.h" PATTERN "page" EXCLUDE PATTERN "command.h" EXCLUDE PATTERN "subject.h" EXCLUDE
+          PATTERN "settings.h" EXCLUDE)
   install(TARGETS tapehead_command DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tapehead)
 install(EXPORT tapeheadTargets NAMESPACE tapehead:: DESTINATION ${package_dir})
+if(TARGET tapehead_command)
+  install(EXPORT tapeheadInspectTargets NAMESPACE tapehead:: DESTINATION ${package_dir})
+endif()
 configure_package_config_file(cmake/tapeheadConfig.cmake.in ${PROJECT_BINARY_DIR}/tapeheadConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tapeheadConfigVersion.cmake COMPATIBILITY SameMinorVersion)

@@ -15,7 +15,7 @@ endfunction()
 
 function(tapehead_compile_options target)
   target_compile_options(${target} PRIVATE
-    -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor
+    -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
     -ffp-contract=off  # the same numbers on every machine: the compiler invents no fused multiply-add
     $<$<BOOL:${TAPEHEAD_WERROR}>:-Werror>)
   # The layout checks of the array library see the assertion builds only; they change no type.

@@ -7,12 +7,17 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <tapehead/inspect/command.h>
 #include <tools/cache.h>
+#include <tools/check/command.h>
+#include <tools/contract/command.h>
+#include <tools/doctor.h>
 #include <tools/train/train.h>
 
 namespace {
 
 using tapehead::tools::CacheSettings;
+using tapehead::tools::DoctorSettings;
 using tapehead::tools::TrainSettings;
 
 constexpr int unusable = 2;  // exit code for input or arguments that cannot be used
@@ -122,6 +127,18 @@ void describe_cache(CLI::App& command, CacheSettings& settings) {
   command.add_flag("--json", settings.json, "print one line of JSON");
 }
 
+void describe_doctor(CLI::App& command, DoctorSettings& settings) {
+  command.footer(
+      "Examples:\n"
+      "  tapehead doctor\n"
+      "  tapehead doctor --json\n"
+      "\n"
+      "Takes a few seconds, in which it measures matrix products and attention. Each thing that is slower "
+      "than it "
+      "need be gets a sentence.");
+  command.add_flag("--json", settings.json, "print one line of JSON");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -132,6 +149,9 @@ int main(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  tapehead train recall --seed 1 --out runs/recall\n"
+      "  tapehead check dump.safetensors\n"
+      "  tapehead contract --library ./kernel.so\n"
+      "  tapehead inspect self-attention --paths x\n"
       "  tapehead cache --layers 80 --kv-heads 8 --length 32768 --width 128 --bytes 2\n"
       "\n"
       "tapehead COMMAND --help shows a command's options and examples.");
@@ -141,6 +161,20 @@ int main(int argc, char** argv) {
   CacheSettings cache_settings;
   CLI::App& cache = *app.add_subcommand("cache", "Say what the key/value cache of a model takes in memory");
   describe_cache(cache, cache_settings);
+  tapehead::check::CheckCommand check_settings;
+  CLI::App& check = *app.add_subcommand(
+      "check", "Compare somebody's attention numbers to the reference and name the mistake");
+  tapehead::check::describe_check(check, check_settings);
+  tapehead::contract::ContractSettings contract_settings;
+  CLI::App& contract = *app.add_subcommand(
+      "contract", "Run every claim of the derivation on an attention: ours, or a library's");
+  tapehead::contract::describe_contract(contract, contract_settings);
+  tapehead::tools::InspectSettings inspect_settings;
+  CLI::App& inspect = *app.add_subcommand("inspect", "Show a tape, its gradients and the paths they came by");
+  tapehead::tools::describe_inspect(inspect, inspect_settings);
+  DoctorSettings doctor_settings;
+  CLI::App& doctor = *app.add_subcommand("doctor", "Say what this machine offers and whether it is used");
+  describe_doctor(doctor, doctor_settings);
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) throw CLI::RequiredError("A command");
@@ -156,6 +190,10 @@ int main(int argc, char** argv) {
   try {
     if (train.parsed()) tapehead::tools::train(train_settings);
     if (cache.parsed()) tapehead::tools::cache(cache_settings);
+    if (check.parsed()) return tapehead::check::check_command(check_settings);
+    if (contract.parsed()) return tapehead::contract::contract(contract_settings);
+    if (inspect.parsed()) return tapehead::tools::inspect_command(inspect_settings);
+    if (doctor.parsed()) tapehead::tools::doctor(doctor_settings);
   } catch (const std::exception& error) {
     std::cerr << "tapehead " << app.get_subcommands().front()->get_name() << ": " << error.what() << "\n";
     return unusable;

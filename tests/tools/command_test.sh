@@ -167,8 +167,8 @@ first=$(numbers_of --seed 7)
 [[ -z "$(ls -A .)" ]] || fail "files without --out" "$(ls -A .)"
 succeeds train recall "${quick[@]}" --out runs/first --json
 [[ "$(ls -A .)" == runs ]] || fail "files beside --out" "$(ls -A .)"
-(shopt -s dotglob && [[ "$(cd runs/first && echo *)" == 'log.jsonl model.safetensors run.json' ]]) ||
-  fail "not the three files of a run" "$(ls -A runs/first)"
+(shopt -s dotglob && [[ "$(cd runs/first && echo *)" == 'attention.svg log.jsonl loss.svg model.safetensors run.json' ]]) ||
+  fail "not the five files of a run" "$(ls -A runs/first)"
 (($(wc -l <runs/first/log.jsonl) == 2)) || fail "not a line a step" "$(cat runs/first/log.jsonl)"
 
 # ---- What cannot be written
