@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <support/compare.h>
+#include <tapehead/core/errors.h>
 #include <tapehead/ops/rounding.h>
 #include <tests/tools/check_calls.h>
 #include <tools/check/diagnosis.h>
@@ -374,6 +376,92 @@ TEST(Parts, OneWrongRowOfALargeCallIsSeen) {
   const auto output = std::find_if(d.tensors.begin(), d.tensors.end(),
                                    [](const TensorError& t) { return t.name == "output"; });
   EXPECT_EQ(output->first_bad, (std::vector<Index>{0, 1, 101, 2}));
+}
+
+// Gradients of keys are sums over all rows, which a sample of rows does not show.
+TEST(Parts, AWrongGradientOfKeysOfALargeCallIsNamed) {
+  Call call = sized_call(20, {8, 8, 8, 180, 184, 4, 3});
+  constexpr Index too_many = 1 << 21;  // to be searched at once
+  ASSERT_GT(call.B * call.H * call.L * call.S, too_many);
+  const Tensors right = evaluate(call, right_formula()).results;
+  for (const char* name : {"grad_key", "grad_query"}) call.candidate[name] = right.at(name);
+  for (double& x : call.candidate["grad_key"].mutable_values()) x /= call.contract.scale;
+  const Diagnosis d = diagnose(call);
+  EXPECT_EQ(d.verdict, Verdict::explained);
+  EXPECT_EQ(names_of(d.mistakes), Names{"grad-scale"});
+}
+
+TEST(Parts, APartKeepsWhatItMakesAlone) {
+  Generator random(22);
+  Call call = random_call(random, {2, 4, 2, 6, 5, 4, 3});
+  call.inputs["bias"] = normal(random, {6, 5}).reshape({1, 1, 6, 5});
+  call.candidate = evaluate(call, right_formula()).results;
+  const auto part = part_with_all_rows(call, 1, 1, {"grad_key", "grad_value"});
+  ASSERT_TRUE(part);
+  EXPECT_FALSE(part->candidate.contains("grad_bias"));  // a sum over samples and heads
+  EXPECT_FALSE(part_with_all_rows(call, 1, 1, {"grad_bias"}));
+  const Tensors results = evaluate(*part, right_formula()).results;
+  for (const char* name : {"output", "grad_query", "grad_key", "grad_value"}) {
+    EXPECT_NEAR_RELATIVE(results.at(name), part->candidate.at(name), 1e-13) << name;
+  }
+}
+
+// Query heads tiled over the key heads: no head may be looked at alone.
+TEST(Parts, AMistakeThatMixesHeadsIsConfirmedOnAllOfThem) {
+  Call call = sized_call(21, {1, 6, 3, 150, 150, 4, 3});
+  ASSERT_GT(call.H * call.L * call.S, 2 * many_scores);
+  Call tiled = call;
+  tiled.contract.tiled_heads = true;
+  call.candidate = {{"output", evaluate(tiled, right_formula(), false).results.at("output")}};
+  const Diagnosis d = diagnose(call);
+  ASSERT_FALSE(d.mistakes.empty());
+  EXPECT_EQ(name_of(d.mistakes.front()), "gqa-tile");
+  EXPECT_GT(d.mistakes.front().explains, 0.999);
+}
+
+// ---- what is in no table
+
+TEST(Diagnosis, AConstantFactorOfTheOutputIsSaidAndIsNoDropout) {
+  Call call = sized_call(23, {1, 2, 2, 8, 9, 4, 3});
+  const Tensors right = evaluate(call, right_formula(), false).results;
+  for (const bool with_weights : {false, true}) {
+    call.candidate = {{"output", right.at("output")}};
+    if (with_weights) call.candidate["weights"] = right.at("weights");
+    for (auto& [name, x] : call.candidate) {
+      for (double& v : x.mutable_values()) v *= 2;
+    }
+    const Diagnosis d = diagnose(call);
+    EXPECT_EQ(d.verdict, Verdict::unexplained);
+    EXPECT_TRUE(d.next.find("output is 2 times the right one") != std::string::npos) << d.next;
+    call.candidate["output"].set({0, 0, 0, 0}, 7);
+    EXPECT_TRUE(diagnose(call).next.find("output is") == std::string::npos);
+  }
+}
+
+TEST(Formula, AMaskThatDoesNotFitTheScoresIsAnError) {
+  Call call = sized_call(24, {1, 2, 2, 4, 5, 4, 3});
+  call.mask_is_additive = true;
+  call.inputs["mask"] = Array<double>::zeros({1, 1, 4, 6});
+  EXPECT_THROW(evaluate(call, right_formula()), ShapeError);
+  call.mask_is_additive = false;
+  EXPECT_THROW(evaluate(call, right_formula()), ShapeError);
+}
+
+// ---- numbers
+
+TEST(SharedNumbers, AreCopiedWhenOneOfThemIsChanged) {
+  Numbers x(Array<double>::of({1, 2, 3}));
+  const Numbers y = x;
+  EXPECT_EQ(std::as_const(x).at.data(), y.at.data());
+  x.at[1] = 7;
+  EXPECT_EQ(y.at[1], 2);
+  const Array<double> seen = x.array();
+  x.at[1] = 8;
+  EXPECT_EQ(seen.data()[1], 7);
+  Numbers z = std::move(x);
+  z.at[0] = 9;
+  EXPECT_EQ(z.at[1], 8);
+  EXPECT_EQ(seen.data()[0], 1);
 }
 
 }  // namespace

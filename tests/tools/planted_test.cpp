@@ -34,6 +34,11 @@ Mask mask_of(const Call& c) {
   if (!c.key_lengths.empty()) mask = mask & Mask::lengths(indices(c.key_lengths, {c.B}));
   if (!c.query_segments.empty())
     mask = mask & Mask::documents(indices(c.query_segments, {c.B, c.L}), indices(c.key_segments, {c.B, c.S}));
+  if (!c.query_lengths.empty()) {
+    Grid rows(c.B, 1, c.L, 1);
+    each(rows, [&](Index b, Index h, Index i, Index j) { rows(b, h, i, j) = c.is_row(b, i) ? 1 : 0; });
+    mask = mask & Mask::allowed(rows.array().cast<bool>());
+  }
   if (c.mask_kind == MaskKind::allowed) mask = mask & Mask::allowed(c.mask.array().cast<bool>());
   if (c.mask_kind == MaskKind::blocked) {
     Grid allowed = c.mask;
@@ -76,7 +81,9 @@ AttentionReference reference(const Call& c) {
   return attention_reference(c.query.array(), c.key.array(), c.value.array(), options_of(c), upstream);
 }
 
-bool in_reference(const Call& c) { return c.norm != Norm::l2 && !c.tiled && !c.lse_base_2; }
+bool in_reference(const Call& c) {
+  return c.norm != Norm::l2 && !c.tiled && !c.lse_base_2 && c.query_positions.empty();
+}
 
 TEST(Planted, RightResultsAreThoseOfTheReference) {
   std::set<std::string> seen;
@@ -107,7 +114,8 @@ TEST(Planted, RightResultsAreThoseOfTheReference) {
       EXPECT_NEAR_RELATIVE(bias.array(), expected.dbias, tolerance);
     }
   }
-  EXPECT_GE(seen.size() + 4, features().size());  // all but l2 norms, tiled heads and base 2
+  // all but l2 norms (two), tiled heads, base 2 and given positions (two)
+  EXPECT_GE(seen.size() + 6, features().size());
 }
 
 // ---- gradients of a wrong forward pass are its derivatives

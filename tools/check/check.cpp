@@ -101,14 +101,15 @@ std::string layout_note(const std::vector<Layout>& possible, Layout chosen, bool
 
 // The layouts that the numbers may fit; all that are possible when they fit none.
 std::vector<Layout> layouts_to_try(const Dump& dump, const Settings& settings) {
-  const std::vector<Layout> possible = possible_layouts(dump, settings);
+  std::vector<Layout> possible = possible_layouts(dump, settings);
   if (possible.size() == 1) return possible;
   std::vector<Layout> fitting;
   for (const Layout layout : possible) {
     Assumed scratch;
     if (may_agree(call_in_layout(dump, settings, layout, scratch))) fitting.push_back(layout);
   }
-  return fitting.empty() ? possible : fitting;
+  if (fitting.empty()) return possible;
+  return fitting;
 }
 
 Outcome outcome_in(const Dump& dump, const Settings& settings, Layout layout) {

@@ -165,7 +165,7 @@ std::map<std::string, Noise, std::less<>> noise_of(const Call& call, const Formu
   };
   add(rounded(formula, type, Rounding::every_step));
   if (type == NumberType::bf16 || type == NumberType::f16) add(rounded(formula, type, Rounding::weights));
-  const unsigned shaken = call.B * call.H * call.L * call.S > 20000 ? 1 : 4;
+  const unsigned shaken = call.B * call.H * call.L * call.S > 20000 ? 1 : 8;
   for (unsigned seed = 1; seed <= shaken; ++seed) add(rounded(formula, type, Rounding::shaken, seed));
   return noise;
 }

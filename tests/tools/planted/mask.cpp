@@ -74,6 +74,15 @@ Make truth_added(bool of_truth_values, bool of_blocked) {
   };
 }
 
+// The truth values of all conditions together.
+std::optional<Wrong> all_truth_added(const Call& call) {
+  if (!blocks(call) || call.mask_kind == MaskKind::additive) return {};
+  Wrong wrong;
+  wrong.visible = [](Index, Index, Index, Index) { return true; };
+  wrong.added = [call](Index b, Index h, Index i, Index j) { return call.visible(b, h, i, j) ? 1 : 0; };
+  return wrong;
+}
+
 std::optional<Wrong> numbers_as_truth(const Call& call) {
   if (call.mask_kind != MaskKind::additive) return {};
   Wrong wrong;
@@ -241,6 +250,9 @@ std::vector<Planting> mask_plantings() {
       planting("mask-dtype-confused", "bool-added", "the other truth", truth_added(true, true)),
       planting("mask-dtype-confused", "zero-one", "", truth_added(false, false)),
       planting("mask-dtype-confused", "zero-one", "the other truth", truth_added(false, true)),
+      planting("mask-dtype-confused", "zero-one", "of all that blocks", all_truth_added),
+      planting("mask-dtype-confused", "bool-added", "of all that blocks",
+               [](const Call& c) { return c.mask_in_numbers ? std::nullopt : all_truth_added(c); }),
       planting("mask-dtype-confused", "float-as-bool", "", numbers_as_truth),
       planting("mask-dtype-confused", "float-as-bool", "of the bias", bias_as_truth),
       planting("mask-zero-logit", "", "all that blocks", zero_logit(false)),

@@ -267,8 +267,9 @@ Change attends_over_heads() {
 
 bool can_attend_over_heads(const Call& call) {
   const auto* output = find(call.candidate, "output");
+  const bool cut = find(call.inputs, "query") && find(call.inputs, "key") && find(call.inputs, "value");
   return call.H == call.Hk && call.L == call.S && (call.H > 1 || call.L > 1) && !find(call.inputs, "x") &&
-         !find(call.inputs, "projection") && (!output || output->rank() == 4) && call.rows.empty();
+         (cut || !find(call.inputs, "projection")) && (!output || output->rank() == 4) && call.rows.empty();
 }
 
 // ---- fused projections
