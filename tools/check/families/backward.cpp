@@ -308,6 +308,11 @@ void add_mask(Hypotheses& to, const std::function<void(Work&)>& change, Conditio
   }
 }
 
+// A side that another mistake has opened stays open.
+void widen(std::optional<Index>& side, Index by) {
+  if (side) *side += by;
+}
+
 void add_masks(const Call& call, Hypotheses& to) {
   const Contract& c = call.contract;
   const auto without = [&](bool Conditions::*condition, const char* name) {
@@ -337,12 +342,12 @@ void add_masks(const Call& call, Hypotheses& to) {
   }
   for (const Index by : {-1, 1}) {
     if (c.window_left) {
-      add_mask(to, [=](Work& w) { *w.contract.window_left += by; }, {},
+      add_mask(to, [=](Work& w) { widen(w.contract.window_left, by); }, {},
                {{"window left", static_cast<double>(*c.window_left + by)},
                 {"expected", static_cast<double>(*c.window_left)}});
     }
     if (c.window_right) {
-      add_mask(to, [=](Work& w) { *w.contract.window_right += by; }, {},
+      add_mask(to, [=](Work& w) { widen(w.contract.window_right, by); }, {},
                {{"window right", static_cast<double>(*c.window_right + by)},
                 {"expected", static_cast<double>(*c.window_right)}});
     }
