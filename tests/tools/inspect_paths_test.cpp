@@ -152,7 +152,7 @@ template <class PartOf>
 void expect_parts_sum(Index count, PartOf part_of) {
   Model model;
   const PathTable whole = inspect_paths(model.loss, model.x);
-  const PathRow& direct = row_of(whole, "layer 1/direct");
+  const PathRow direct = row_of(whole, "layer 1/direct");
   Numbers sum = direct.gradient->numbers;
   double share = direct.share;
   std::vector<PathTable> parts;
@@ -167,7 +167,7 @@ void expect_parts_sum(Index count, PartOf part_of) {
     if (row.name == "direct") continue;
     Numbers total(sum.size());
     for (const PathTable& part : parts) {
-      const Numbers& of_part = row_of(part, row.label).gradient->numbers;
+      const Numbers of_part = row_of(part, row.label).gradient->numbers;
       for (std::size_t k = 0; k < total.size(); ++k) total[k] += of_part[k];
     }
     EXPECT_LT(largest_difference(total, row.gradient->numbers), rounding) << row.label;
@@ -191,7 +191,7 @@ TEST(InspectPaths, OfTheSameHeadInEveryLayerWouldNotSumToTheGradient) {
     const A mask = mask_of({h, {}});
     Model gated({mask, mask});
     const PathTable table = inspect_paths(gated.loss, gated.x);
-    const Numbers& part = row_of(table, "layer 1/value").gradient->numbers;
+    const Numbers part = row_of(table, "layer 1/value").gradient->numbers;
     for (std::size_t k = 0; k < sum.size(); ++k) sum[k] += part[k];
   }
   EXPECT_GT(largest_difference(sum, whole.gradient->numbers), 1e-3);
