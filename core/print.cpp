@@ -22,7 +22,7 @@ Row row_of(const Tape<T>& tape, Index i) {
   std::string inputs;
   for (const std::string& argument : arguments) inputs += (inputs.empty() ? "" : ", ") + argument;
   return {node_name(i), std::string(node.op.text()), tape.label_path(node.name ? node.name : node.label),
-          inputs, to_string(node.shape), std::string(tape.remark_of(i))};
+          inputs,       to_string(node.shape),       std::string(tape.remark_of(i))};
 }
 
 }  // namespace

@@ -169,9 +169,10 @@ AttentionResult<T> additive_attention(const Var<T>& query, const Var<T>& key, co
                                       const AdditiveScoring<T>& scoring, const AttentionOptions<T>& options) {
   detail::require_attention_shapes("additive_attention", query.shape(), key.shape(), value.shape());
   require_scoring(query, key, scoring);
-  return remarked(attention_by(placed(query, key, value, options), 1, options,
-                               [&](const Var<T>& q, const Var<T>& k) { return additive_scores(q, k, scoring); }),
-                  "composed: additive scores");
+  return remarked(
+      attention_by(placed(query, key, value, options), 1, options,
+                   [&](const Var<T>& q, const Var<T>& k) { return additive_scores(q, k, scoring); }),
+      "composed: additive scores");
 }
 
 template <std::floating_point T>

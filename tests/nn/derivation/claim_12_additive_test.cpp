@@ -193,7 +193,7 @@ TEST(Claim12AdditiveBytes, ThePairsTakeTheHiddenWidthTimesWhatADotProductTakes) 
     EXPECT_EQ(product.on_tape, pairs);
     EXPECT_EQ(adding.on_tape, pairs * hidden);
     EXPECT_TRUE(is_storage_of(pairs * hidden, adding.largest));
-    EXPECT_GE(adding.peak, 2 * pairs * hidden);  // what tanh gave is kept for its rule, beside the gradient
+    EXPECT_GE(adding.peak, 2 * pairs * hidden);   // what tanh gave is kept for its rule, beside the gradient
     EXPECT_LT(product.peak, pairs * hidden / 2);  // room that a matrix product packs into included
   }
 }

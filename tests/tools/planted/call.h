@@ -28,7 +28,7 @@ struct Call {
   std::vector<double> slopes, sink;  // (H)
 
   MaskKind mask_kind = MaskKind::none;
-  Grid mask;  // repeated to (B,H,L,S); 1 and 0, or numbers to add
+  Grid mask;                     // repeated to (B,H,L,S); 1 and 0, or numbers to add
   bool mask_in_numbers = false;  // 1 and 0 are dumped in floating point
   Causal causal = Causal::none;
   Index offset = 0;  // of Causal::offset
