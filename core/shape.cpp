@@ -51,22 +51,30 @@ Shape Shape::followed_by(const Shape& tail) const {
   return Shape(std::span<const Index>(both, static_cast<std::size_t>(rank_ + tail.rank_)));
 }
 
-std::string to_string(const Shape& shape) {
+namespace {
+
+std::string in_parentheses(std::span<const Index> numbers) {
   std::string text = "(";
-  for (int i = 0; i < shape.rank(); ++i) {
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (i > 0) text += ", ";
-    text += std::to_string(shape[i]);
+    text += std::to_string(numbers[i]);
   }
   return text + ")";
 }
 
-std::string position_text(const Shape& shape, Index i) {
-  std::string text = ")";
+}  // namespace
+
+std::string to_string(const Shape& shape) { return in_parentheses({shape.begin(), shape.end()}); }
+
+std::vector<Index> position_of(const Shape& shape, Index i) {
+  std::vector<Index> position(static_cast<std::size_t>(shape.rank()));
   for (int axis = shape.rank(); axis-- > 0; i /= shape[axis]) {
-    text.insert(0, (axis > 0 ? ", " : "") + std::to_string(i % shape[axis]));
+    position[static_cast<std::size_t>(axis)] = i % shape[axis];
   }
-  return text.insert(0, 1, '(');
+  return position;
 }
+
+std::string position_text(const Shape& shape, Index i) { return in_parentheses(position_of(shape, i)); }
 
 Strides::Strides(const Shape& shape) {
   Index next = 1;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tapehead {
 
@@ -54,6 +55,7 @@ std::string to_string(const Shape& shape);  // "(2, 3)", "()" for a scalar
 
 // Where element number `i` of an array lies: "(1, 0, 2)".
 std::string position_text(const Shape& shape, Index i);
+std::vector<Index> position_of(const Shape& shape, Index i);  // the same as numbers
 
 // Distance, in elements, between neighbours along each axis of a row-major array.
 struct Strides {

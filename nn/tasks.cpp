@@ -41,4 +41,18 @@ ReverseTask::Batch ReverseTask::draw(Generator& random, Index batch) const {
   return result;
 }
 
+ReverseTask::Joined ReverseTask::joined(const Batch& batch) {
+  const Index sequences = batch.source.dim(0), length = batch.source.dim(1);
+  Joined result{Array<Index>::uninitialized({sequences, 2 * length}),
+                Array<Index>::full({sequences, 2 * length}, no_target)};
+  for (Index b = 0; b < sequences; ++b) {
+    for (Index i = 0; i < length; ++i) {
+      result.tokens.set({b, i}, batch.source(b, i));
+      result.tokens.set({b, length + i}, batch.input(b, i));
+      result.targets.set({b, length + i}, batch.targets(b, i));
+    }
+  }
+  return result;
+}
+
 }  // namespace tapehead

@@ -35,6 +35,13 @@ struct ReverseTask {
   Index start() const { return symbols; }
   Index vocabulary() const { return symbols + 1; }
   Batch draw(Generator& random, Index batch) const;
+
+  // For one causal model: the source, then the input, as one sequence (B, 2 length), asked for the answer
+  // alone.
+  struct Joined {
+    Array<Index> tokens, targets;
+  };
+  static Joined joined(const Batch& batch);
 };
 
 }  // namespace tapehead

@@ -1,4 +1,5 @@
 #include <tools/cache.h>
+#include <tools/output.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -147,9 +148,7 @@ std::string decimal_units(Index bytes) {
 void cache(const CacheSettings& settings) {
   const CacheSize size = cache_size(settings);
   settings.json ? print_json(settings, size) : print_text(settings, size);
-  if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
-    throw FileError("standard output", "cannot be written");
-  }
+  flush_output();
 }
 
 }  // namespace tapehead::tools

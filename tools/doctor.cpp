@@ -1,4 +1,5 @@
 #include <tools/doctor.h>
+#include <tools/output.h>
 
 #include <cblas.h>
 #include <sched.h>
@@ -280,9 +281,7 @@ std::vector<std::string> advice(const MachineReport& r) {
 void doctor(const DoctorSettings& settings) {
   const MachineReport report = examine_machine();
   settings.json ? print_json(report) : print_text(report);
-  if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
-    throw FileError("standard output", "cannot be written");
-  }
+  flush_output();
 }
 
 }  // namespace tapehead::tools

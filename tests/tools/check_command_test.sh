@@ -2,19 +2,14 @@
 # tapehead check: what it prints, where, and how it exits.  check_command_test.sh COMMAND DATA
 # DATA is tests/data. Dumps here are made by the command itself (--probe) or by printf: no Python is needed.
 set -uo pipefail
+# shellcheck source=tests/support/failures.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../support/failures.sh"
 command=$(realpath -- "$1")
 data=$(realpath -- "$2")/golden
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
 cd "$work" || exit 1
 
-failures=0
-fail() {
-  printf 'FAILED: %s\n' "$1"
-  shift
-  [[ $# == 0 ]] || printf '  %s\n' "$@"
-  failures=$((failures + 1))
-}
 code=0
 run() {
   code=0

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # The command line of tapehead: what it says, where it says it and how it exits.  command_test.sh COMMAND
 set -uo pipefail
+# shellcheck source=tests/support/failures.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../support/failures.sh"
 command=$(realpath -- "$1")
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
@@ -9,14 +11,6 @@ cd "$work/here" || exit 1
 printf 'just a file\n' >"$work/file"
 printf 'fourscore and seven years ago %.0s' {1..40} >"$work/text"
 quick=(--steps 2 --batch 2 --width 8 --layers 1 --hidden 0)
-
-failures=0
-fail() {
-  printf 'FAILED: %s\n' "$1"
-  shift
-  [[ $# == 0 ]] || printf '  %s\n' "$@"
-  failures=$((failures + 1))
-}
 
 # Runs the command; leaves its exit code in $code, its output in $work/out and $work/err.
 code=0

@@ -2,6 +2,8 @@
 # tapehead contract on our own attention and on the example kernels: which claims fail, which mistake is named,
 # how it exits.  contract_test.sh COMMAND KERNELS ROOT CXX
 set -uo pipefail
+# shellcheck source=tests/support/failures.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../support/failures.sh"
 command=$(realpath -- "$1")
 kernels=$(realpath -- "$2")
 root=$(realpath -- "$3")
@@ -9,14 +11,6 @@ compiler=$4
 work=$(mktemp -d)
 trap 'rm -rf -- "$work"' EXIT
 cd "$work" || exit 1
-
-failures=0
-fail() {
-  printf 'FAILED: %s\n' "$1"
-  shift
-  [[ $# == 0 ]] || printf '  %.2000s\n' "$@"
-  failures=$((failures + 1))
-}
 
 # exits CODE ARGUMENT...: leaves what was printed in out and err.
 exits() {

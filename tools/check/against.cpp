@@ -77,29 +77,6 @@ const std::vector<Table>& tables() {
   return list;
 }
 
-double rounding_of(NumberType type) {
-  switch (type) {
-    case NumberType::f64:
-      return 0x1p-52;
-    case NumberType::f32:
-      return 0x1p-23;
-    case NumberType::f16:
-      return 0x1p-10;
-    case NumberType::bf16:
-      return 0x1p-7;
-  }
-  return 0;
-}
-
-std::vector<Index> place_of(const Shape& shape, Index i) {
-  std::vector<Index> place(static_cast<std::size_t>(shape.rank()));
-  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
-    place[static_cast<std::size_t>(axis)] = i % shape[axis];
-    i /= shape[axis];
-  }
-  return place;
-}
-
 bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 // Where two arrays part; none when they are the same.
@@ -126,7 +103,7 @@ std::optional<Parting> parting_of(std::string_view name, const Array<double>& on
   }
   if (!first) return std::nullopt;
   const Index at = first_far.value_or(*first);
-  parting.place = place_of(one.shape(), at);
+  parting.place = position_of(one.shape(), at);
   parting.one = one.data()[at], parting.other = other.data()[at];
   parting.relative = most / std::max(size, std::numeric_limits<double>::min());
   parting.sentence =
@@ -196,8 +173,8 @@ Parting parting_of(const Call& one, const Call& other) {
     return *input;
   }
   // Two sums in other orders differ by a few roundings.
-  const double tolerance =
-      8 * std::max(rounding_of(one.contract.computed_in), rounding_of(other.contract.computed_in));
+  const double tolerance = 8 * std::max(2 * unit_roundoff(one.contract.computed_in),
+                                        2 * unit_roundoff(other.contract.computed_in));
   std::optional<Parting> result = first_parting(results_in_order, one.candidate, other.candidate, tolerance);
   if (!result)
     return {Parting::Kind::equal, {}, {}, 0, 0, 0, "repeatable: what both hold is the same bit for bit"};

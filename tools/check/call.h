@@ -9,12 +9,13 @@
 #include <vector>
 
 #include <tapehead/core/array.h>
+#include <tapehead/ops/rounding.h>
 
 namespace tapehead::check {
 
 struct Formula;
 
-enum class NumberType { f64, f32, bf16, f16 };
+using NumberType = Precision;
 enum class Pairing { none, half, neighbour };
 enum class QueryKeyNorms { none, rms, l2 };
 

@@ -28,14 +28,6 @@ Settings merged_settings(const Dump& dump, const Text& said) {
   return read_settings(all, dump.origin);
 }
 
-double largest(const Array<double>& x) {
-  double most = 0;
-  for (const double v : x.values()) {
-    if (std::isfinite(v)) most = std::max(most, std::abs(v));
-  }
-  return most;
-}
-
 // How far a result is from the right formula's, relative to its size; what is not finite is passed over.
 double misfit(const Call& call) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -50,7 +42,7 @@ double misfit(const Call& call) {
       const double off = std::abs(got->second.data()[i] - right->second.data()[i]);
       if (std::isfinite(off)) most = std::max(most, off);
     }
-    return most / std::max(largest(right->second), std::numeric_limits<double>::min());
+    return most / std::max(largest_finite(right->second), std::numeric_limits<double>::min());
   }
   return 0;
 }

@@ -9,6 +9,7 @@
 
 #include <tapehead/nn/file_error.h>
 #include <tools/check/report.h>
+#include <tools/output.h>
 
 namespace tapehead::check {
 namespace {
@@ -136,8 +137,7 @@ int check_command(const CheckCommand& command) {
   const CheckSettings settings = settings_of(command);
   int worst = 0;
   for (const std::string& path : command.dumps) worst = std::max(worst, outcome(command, settings, path));
-  if (std::fflush(stdout) != 0 || std::ferror(stdout))
-    throw FileError("standard output", "cannot be written");
+  tools::flush_output();
   return worst;
 }
 

@@ -17,15 +17,6 @@ namespace {
 // What takes away this share of the residual explains it in part.
 constexpr double much = 0.7;
 
-std::vector<Index> coordinates(const Shape& shape, Index place) {
-  std::vector<Index> at(static_cast<std::size_t>(shape.rank()));
-  for (int axis = shape.rank(); axis-- > 0;) {
-    at[static_cast<std::size_t>(axis)] = place % shape[axis];
-    place /= shape[axis];
-  }
-  return at;
-}
-
 TensorError tensor_error(const std::string& name, const Array<double>& got, const Array<double>& right,
                          const Noise& noise, const Judged& judged) {
   const Difference d = compare(got, right, noise, noise_factor, judged, name);
@@ -39,11 +30,11 @@ TensorError tensor_error(const std::string& name, const Array<double>& got, cons
   e.plain_relative = relative(noise.max);
   const Index at = d.mismatches > 0 && d.first >= 0 ? d.first : d.worst;
   if (at >= 0) {
-    e.worst = coordinates(got.shape(), at);
+    e.worst = position_of(got.shape(), at);
     e.got = got.data()[at];
     e.expected = right.data()[at];
   }
-  if (!d.within) e.first_bad = coordinates(got.shape(), d.first >= 0 ? d.first : std::max<Index>(d.worst, 0));
+  if (!d.within) e.first_bad = position_of(got.shape(), d.first >= 0 ? d.first : std::max<Index>(d.worst, 0));
   return e;
 }
 

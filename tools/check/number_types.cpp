@@ -31,7 +31,7 @@ bool shows(const Array<double>& numbers, NumberType type) {
 }  // namespace
 
 std::string_view name_of(NumberType type) {
-  constexpr std::string_view names[] = {"f64", "f32", "bf16", "f16"};
+  constexpr std::string_view names[] = {"f64", "f32", "f16", "bf16"};
   return names[static_cast<std::size_t>(type)];
 }
 
@@ -43,9 +43,11 @@ std::optional<NumberType> number_type(std::string_view name) {
 }
 
 int significand_bits(NumberType type) {
-  constexpr int bits[] = {53, 24, 8, 11};
+  constexpr int bits[] = {53, 24, 11, 8};
   return bits[static_cast<std::size_t>(type)];
 }
+
+double unit_roundoff(NumberType type) { return std::ldexp(1, -significand_bits(type)); }
 
 bool is_whole(double x) { return x == std::floor(x) && std::abs(x) <= 0x1p53; }
 

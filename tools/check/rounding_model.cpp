@@ -1,3 +1,4 @@
+#include <tools/check/number_types.h>
 #include <tools/check/rounding_model.h>
 
 #include <algorithm>
@@ -10,20 +11,6 @@
 
 namespace tapehead::check {
 namespace {
-
-Precision precision_of(NumberType type) {
-  switch (type) {
-    case NumberType::f32:
-      return Precision::f32;
-    case NumberType::bf16:
-      return Precision::bf16;
-    case NumberType::f16:
-      return Precision::f16;
-    case NumberType::f64:
-      break;
-  }
-  return Precision::f64;
-}
 
 using Round = std::function<double(double)>;
 
@@ -101,23 +88,9 @@ bool error_of(const Array<double>& got, const Array<double>& exact, Noise& noise
 
 }  // namespace
 
-double unit_roundoff(NumberType type) {
-  switch (type) {
-    case NumberType::f32:
-      return 0x1p-24;
-    case NumberType::bf16:
-      return 0x1p-8;
-    case NumberType::f16:
-      return 0x1p-11;
-    case NumberType::f64:
-      break;
-  }
-  return 0x1p-53;
-}
-
 Formula rounded(const Formula& formula, NumberType type, Rounding rounding, unsigned seed) {
   Formula f = formula;
-  const Round to_type = [p = precision_of(type)](double x) { return round_to(x, p); };
+  const Round to_type = [type](double x) { return round_to(x, type); };
   if (rounding == Rounding::shaken) {
     const auto random = std::make_shared<Generator>(seed);
     const double size = 2 * unit_roundoff(type);

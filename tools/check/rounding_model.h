@@ -18,9 +18,6 @@ enum class Rounding {
 // The formula in that type. `seed` is for shaken.
 Formula rounded(const Formula& formula, NumberType type, Rounding rounding, unsigned seed = 0);
 
-// Half the distance from 1 to the next number of the type: 2^-53, 2^-24, 2^-8, 2^-11.
-double unit_roundoff(NumberType type);
-
 struct Noise {
   double max = 0, rms = 0;
 };

@@ -8,6 +8,7 @@
 
 #include <tapehead/nn/file_error.h>
 #include <tools/contract/report.h>
+#include <tools/output.h>
 
 namespace tapehead::contract {
 namespace {
@@ -43,9 +44,7 @@ class Folder {
 
 void print(const std::string& text) {
   fmt::print("{}", text);
-  if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
-    throw FileError("standard output", "cannot be written");
-  }
+  tools::flush_output();
 }
 
 std::vector<const Claim*> chosen(const std::vector<std::string>& ids) {

@@ -25,6 +25,7 @@
 #include <tapehead/inspect/text.h>
 #include <tapehead/inspect/trace.h>
 #include <tapehead/nn/file_error.h>
+#include <tools/output.h>
 
 namespace tapehead::tools {
 namespace {
@@ -91,10 +92,6 @@ void write_file(const std::string& path, Write write) {
   file << text.str();
   file.close();
   if (!file) throw FileError(path, "cannot be written");
-}
-
-void flush_output() {
-  if (!std::cout.flush()) throw FileError("standard output", "cannot be written");
 }
 
 SortBy order_of(const InspectSettings& settings) {

@@ -27,15 +27,6 @@ std::size_t largest_of(const std::vector<double>& x) {
   return static_cast<std::size_t>(found - x.begin());
 }
 
-std::vector<Index> position(const Shape& shape, std::size_t number) {
-  const Strides strides(shape);
-  std::vector<Index> at;
-  for (int axis = 0; axis < shape.rank(); ++axis) {
-    at.push_back(static_cast<Index>(number) / strides[axis] % shape[axis]);
-  }
-  return at;
-}
-
 void measure(PathRow& row, const std::vector<double>& total) {
   const std::vector<double>& x = row.gradient->numbers;
   const double length = std::sqrt(dot(total, total)), along = dot(x, total);
@@ -46,7 +37,7 @@ void measure(PathRow& row, const std::vector<double>& total) {
   if (x.empty()) return;
   const std::size_t largest = largest_of(x);
   row.largest = std::abs(x[largest]);
-  row.largest_at = position(row.gradient->shape, largest);
+  row.largest_at = position_of(row.gradient->shape, static_cast<Index>(largest));
 }
 
 double sum_error(const PathTable& table) {

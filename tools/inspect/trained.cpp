@@ -10,6 +10,7 @@
 #include <tapehead/nn/tasks.h>
 #include <tapehead/nn/transformer.h>
 #include <tapehead/ops/loss.h>
+#include <tools/train/attention.h>
 
 namespace tapehead::tools {
 namespace {
@@ -44,23 +45,12 @@ Run read_run(const std::string& folder) {
   return run;
 }
 
-using Words = std::vector<std::string>;
-
-Words words_of(const Array<Index>& tokens, const std::string& task) {
-  const RecallTask recall;
-  const ReverseTask reverse;
+// Of a language model the numbers of its characters, since its run keeps no alphabet.
+Words tokens_in_words(const std::string& task, const Array<Index>& tokens) {
+  if (task == "recall") return words_of(RecallTask{}, tokens);
+  if (task == "reverse") return words_of(ReverseTask{}, tokens);
   Words words;
-  for (Index i = 0; i < tokens.dim(1); ++i) {
-    const Index token = tokens(0, i);
-    if (task == "recall") {
-      words.push_back(token < recall.keys ? fmt::format("k{}", token)
-                                          : fmt::format("v{}", token - recall.keys));
-    } else if (task == "reverse") {
-      words.push_back(token == reverse.start() ? "<s>" : std::string(1, static_cast<char>('a' + token)));
-    } else {
-      words.push_back(fmt::format("{}", token));
-    }
-  }
+  for (Index i = 0; i < tokens.dim(1); ++i) words.push_back(fmt::format("{}", tokens(0, i)));
   return words;
 }
 
@@ -69,28 +59,16 @@ struct Sequences {
   Array<Index> tokens, targets;  // (B, L)
 };
 
-// The source, the start symbol and the answer but for its last symbol.
-Sequences joined(const ReverseTask::Batch& batch) {
-  const Index count = batch.source.dim(0), length = batch.source.dim(1);
-  Sequences result{Array<Index>::uninitialized({count, 2 * length}),
-                   Array<Index>::full({count, 2 * length}, no_target)};
-  for (Index b = 0; b < count; ++b) {
-    for (Index i = 0; i < length; ++i) {
-      result.tokens.set({b, i}, batch.source(b, i));
-      result.tokens.set({b, length + i}, batch.input(b, i));
-      result.targets.set({b, length + i}, batch.targets(b, i));
-    }
-  }
-  return result;
-}
-
 // Of the task; a language model is asked for the next of random tokens, since its run keeps no text.
 Sequences drawn(const Run& run, Generator& random, Index batch) {
   if (run.task == "recall") {
     const RecallTask::Batch drawn = RecallTask{}.draw(random, batch);
     return {drawn.tokens, drawn.targets};
   }
-  if (run.task == "reverse") return joined(ReverseTask{}.draw(random, batch));
+  if (run.task == "reverse") {
+    const ReverseTask::Joined drawn = ReverseTask::joined(ReverseTask{}.draw(random, batch));
+    return {drawn.tokens, drawn.targets};
+  }
   Sequences result{Array<Index>::uninitialized({batch, run.sizes.context}),
                    Array<Index>::uninitialized({batch, run.sizes.context})};
   for (Index b = 0; b < batch; ++b) {
@@ -141,7 +119,7 @@ Subject<float> of_causal_model(Tape<float>& tape, const Run& run, const Safetens
   }
   const Scope<float> scope(tape, "loss");
   subject.loss = loss_of(model.vocabulary(model.norm ? normed(*model.norm, x) : x), sequences.targets);
-  subject.query_tokens = subject.key_tokens = words_of(sequences.tokens, run.task);
+  subject.query_tokens = subject.key_tokens = tokens_in_words(run.task, sequences.tokens);
   return subject;
 }
 
@@ -169,8 +147,8 @@ Subject<float> of_encoder_decoder(Tape<float>& tape, const Run& run, const Safet
   const Scope<float> scope(tape, "loss");
   subject.loss =
       loss_of(model.vocabulary(model.decoder_norm ? normed(*model.decoder_norm, x) : x), drawn.targets);
-  subject.query_tokens = words_of(drawn.input, run.task);
-  subject.key_tokens = words_of(drawn.source, run.task);
+  subject.query_tokens = tokens_in_words(run.task, drawn.input);
+  subject.key_tokens = tokens_in_words(run.task, drawn.source);
   return subject;
 }
 

@@ -8,6 +8,7 @@
 
 #include <tapehead/inspect/svg.h>
 #include <tapehead/nn/file_error.h>
+#include <tools/output.h>
 
 namespace tapehead::tools {
 namespace {
@@ -36,11 +37,6 @@ Json json_of(const TrainReport& report) {
   if (!report.sample.empty()) json["sample"] = report.sample;
   json["files"] = report.files;
   return json;
-}
-
-void flush_output() {
-  if (std::fflush(stdout) != 0 || std::ferror(stdout))
-    throw FileError("standard output", "cannot be written");
 }
 
 }  // namespace

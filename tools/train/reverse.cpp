@@ -52,35 +52,17 @@ TrainReport with_cross_attention(const TrainSettings& settings, const ReverseTas
       });
 }
 
-// The source, the start symbol and the answer but for its last symbol, as one sequence.
-struct Joined {
-  Array<Index> tokens, targets;
-};
-Joined joined(const ReverseTask::Batch& batch) {
-  const Index sequences = batch.source.dim(0), length = batch.source.dim(1);
-  Joined result{Array<Index>::uninitialized({sequences, 2 * length}),
-                Array<Index>::full({sequences, 2 * length}, no_target)};
-  for (Index b = 0; b < sequences; ++b) {
-    for (Index i = 0; i < length; ++i) {
-      result.tokens.set({b, i}, batch.source(b, i));
-      result.tokens.set({b, length + i}, batch.input(b, i));
-      result.targets.set({b, length + i}, batch.targets(b, i));
-    }
-  }
-  return result;
-}
-
 // One causal model reads the source and goes on with the answer.
 TrainReport with_one_causal_model(const TrainSettings& settings, const ReverseTask& task) {
   using Model = CausalModel<float>;
   return train_task<Model>(
       settings, usual_sizes(task, 2 * task.length, 2), usual_schedule,
       [&](const Model& model, Generator& random, Index batch_size) {
-        const Joined batch = joined(task.draw(random, batch_size));
+        const ReverseTask::Joined batch = ReverseTask::joined(task.draw(random, batch_size));
         return answer_loss(model(batch.tokens), batch.targets);
       },
       [&](const Model& model, Generator& random, TrainReport& report) {
-        const Joined batch = joined(task.draw(random, held_out_sequences));
+        const ReverseTask::Joined batch = ReverseTask::joined(task.draw(random, held_out_sequences));
         report.loss = static_cast<double>(answer_loss(model(batch.tokens), batch.targets).item());
         Array<Index> only_source = batch.tokens;
         for (Index b = 0; b < only_source.dim(0); ++b) {

@@ -8,11 +8,10 @@
 #include <tapehead/core/errors.h>
 #include <tools/check/families/hypotheses.h>
 #include <tools/check/families/least_squares.h>
+#include <tools/check/number_types.h>
 
 namespace tapehead::check {
 namespace {
-
-using Hypotheses = std::vector<Hypothesis>;
 
 void add(Hypotheses& to, const char* id, const char* variant, Change change,
          std::map<std::string, double> fitted = {}) {
@@ -434,7 +433,7 @@ class MaskOfGradients {
       };
       std::vector<std::vector<double>> terms;
       for (const Array<double>& x : with) terms.push_back(less_none(x));
-      auto sum = nearest_sum(terms, less_none(*got), digits(call_.contract.computed_in));
+      auto sum = nearest_sum(terms, less_none(*got), significand_bits(call_.contract.computed_in));
       if (!sum) return std::nullopt;
       kept.push_back(std::move(*sum));
     }

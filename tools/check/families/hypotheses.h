@@ -8,6 +8,8 @@
 
 namespace tapehead::check {
 
+using Hypotheses = std::vector<Hypothesis>;
+
 using Change = std::function<void(Formula&)>;
 
 // Throws LogicError for a mistake that is not in the table.

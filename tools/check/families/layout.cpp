@@ -9,8 +9,6 @@
 namespace tapehead::check {
 namespace {
 
-using Hypotheses = std::vector<Hypothesis>;
-
 // ---- views read as if they were dense
 
 enum class Read { heads_and_rows, rows_and_channels };
@@ -57,34 +55,27 @@ struct Which {
   bool query, key, value;
 };
 
-// Where the call begins: before the norms and the rotation.
-Change given_read_as_dense(Which which, Read read) {
-  return [=](Formula& f) {
-    f.whole = true;
-    f.inputs = after(f.inputs, [=](Work& w) {
-      if (which.query) w.query_unnormed = gathered(w.query_unnormed, read);
-      if (which.key) w.key_unnormed = gathered(w.key_unnormed, read);
-      if (which.value) w.value = gathered(w.value, read);
-    });
-    f.norms_backward = after(f.norms_backward, [=](Work& w) {
-      if (which.query) w.dquery_unnormed = scattered(w.dquery_unnormed, read);
-      if (which.key) w.dkey_unnormed = scattered(w.dkey_unnormed, read);
-      if (which.value) w.dvalue = scattered(w.dvalue, read);
-    });
-  };
-}
+// The tensors that are read wrongly, with their gradients, and the steps after which both are there.
+struct Place {
+  Step Formula::*read, Formula::*written_back;
+  Numbers Work::*query, Work::*key, Work::*dquery, Work::*dkey;
+};
+constexpr Place before_norms{&Formula::inputs,    &Formula::norms_backward, &Work::query_unnormed,
+                             &Work::key_unnormed, &Work::dquery_unnormed,   &Work::dkey_unnormed};
+constexpr Place at_scores{
+    &Formula::rotation, &Formula::products_backward, &Work::query, &Work::key, &Work::dquery, &Work::dkey};
 
-Change read_as_dense(Which which, Read read) {
+Change read_as_dense(const Place& place, Which which, Read read) {
   return [=](Formula& f) {
     f.whole = true;
-    f.rotation = after(f.rotation, [=](Work& w) {
-      if (which.query) w.query = gathered(w.query, read);
-      if (which.key) w.key = gathered(w.key, read);
+    f.*place.read = after(f.*place.read, [=](Work& w) {
+      if (which.query) w.*place.query = gathered(w.*place.query, read);
+      if (which.key) w.*place.key = gathered(w.*place.key, read);
       if (which.value) w.value = gathered(w.value, read);
     });
-    f.products_backward = after(f.products_backward, [=](Work& w) {
-      if (which.query) w.dquery = scattered(w.dquery, read);
-      if (which.key) w.dkey = scattered(w.dkey, read);
+    f.*place.written_back = after(f.*place.written_back, [=](Work& w) {
+      if (which.query) w.*place.dquery = scattered(w.*place.dquery, read);
+      if (which.key) w.*place.dkey = scattered(w.*place.dkey, read);
       if (which.value) w.dvalue = scattered(w.dvalue, read);
     });
   };
@@ -99,9 +90,9 @@ void add_views(const Call& call, Hypotheses& to) {
         {"query", which.query}, {"key", which.key}, {"value", which.value}};
     const bool heads = call.H > 1 || (!which.query && call.Hk > 1);
     const auto add = [&](Read read) {
-      to.push_back(hypothesis("strides-ignored", "view", read_as_dense(which, read), fitted));
+      to.push_back(hypothesis("strides-ignored", "view", read_as_dense(at_scores, which, read), fitted));
       if (prepared)
-        to.push_back(hypothesis("strides-ignored", "view", given_read_as_dense(which, read), fitted));
+        to.push_back(hypothesis("strides-ignored", "view", read_as_dense(before_norms, which, read), fitted));
     };
     if (heads) add(Read::heads_and_rows);
     if (bits == 1 || bits == 2 || bits == 4) add(Read::rows_and_channels);

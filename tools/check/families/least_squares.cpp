@@ -133,7 +133,7 @@ std::vector<double> least_squares(const std::vector<std::vector<double>>& column
 }
 
 std::optional<std::vector<char>> nearest_sum(const std::vector<std::vector<double>>& terms,
-                                             const std::vector<double>& y, double bits) {
+                                             const std::vector<double>& y, int bits) {
   constexpr std::size_t all_sets_up_to = 10;
   constexpr double in_the_noise = 2, to_spare = 8;  // bits: another set fits by chance once in 256
   const std::size_t n = terms.size();
@@ -143,20 +143,6 @@ std::optional<std::vector<char>> nearest_sum(const std::vector<std::vector<doubl
   std::vector<char> kept;
   for (const double x : least_squares(terms, y)) kept.push_back(x > 0.5);
   return kept;
-}
-
-double digits(NumberType type) {
-  switch (type) {
-    case NumberType::f64:
-      return 53;
-    case NumberType::f32:
-      return 24;
-    case NumberType::f16:
-      return 11;
-    case NumberType::bf16:
-      break;
-  }
-  return 8;
 }
 
 std::optional<Numbers> solve_by_head(const Call& call, Index count,

@@ -16,9 +16,7 @@ std::vector<double> least_squares(const std::vector<std::vector<double>>& column
 // Which of the terms y is nearest to the sum of: every set of a few is tried, more are solved for and
 // rounded. Nothing when the numbers of y, each of so many bits, would fit some set by chance.
 std::optional<std::vector<char>> nearest_sum(const std::vector<std::vector<double>>& terms,
-                                             const std::vector<double>& y, double bits);
-// Bits of a number of the type.
-double digits(NumberType type);
+                                             const std::vector<double>& y, int bits);
 
 // As many numbers for each sample and key head, (B, Hk, count), as bring the gradients of query, key and
 // value nearest to the candidate's. `with` must give a formula in which those gradients are linear in the

@@ -6,28 +6,13 @@
 
 #include <tapehead/ops/rounding.h>
 #include <tools/check/families/hypotheses.h>
+#include <tools/check/number_types.h>
 
 namespace tapehead::check {
 namespace {
 
-using Hypotheses = std::vector<Hypothesis>;
-
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-
-Precision precision(NumberType type) {
-  switch (type) {
-    case NumberType::f32:
-      return Precision::f32;
-    case NumberType::bf16:
-      return Precision::bf16;
-    case NumberType::f16:
-      return Precision::f16;
-    case NumberType::f64:
-      break;
-  }
-  return Precision::f64;
-}
 
 double largest(NumberType type) {
   switch (type) {
@@ -41,20 +26,6 @@ double largest(NumberType type) {
       break;
   }
   return std::numeric_limits<double>::max();
-}
-
-double epsilon(NumberType type) {
-  switch (type) {
-    case NumberType::f32:
-      return 0x1p-23;
-    case NumberType::bf16:
-      return 0x1p-7;
-    case NumberType::f16:
-      return 0x1p-10;
-    case NumberType::f64:
-      break;
-  }
-  return 0x1p-52;
 }
 
 // Whether the candidate has NaN where there should be numbers.
@@ -102,7 +73,7 @@ enum class Blocking { replaced, added };
 // A large number swallows what is added to it; a small one is rounded as any sum is.
 double sum_in(NumberType type, double score, double number) {
   constexpr double small = 256;
-  return std::abs(number) < small ? score + number : round_to(score + number, precision(type));
+  return std::abs(number) < small ? score + number : round_to(score + number, type);
 }
 
 // What `condition` (null: every one) blocks gets a finite score, and is seen.
@@ -139,7 +110,7 @@ bool leaks(const Call& call, const Change& change) {
   for (std::size_t n = 0; n < right.weights.at.size(); ++n) {
     const Index row = static_cast<Index>(n) / call.S;
     if (right.log_sum_exp.at[place(row)] == -infinity) continue;
-    if (!right.visible[n] && wrong.weights.at[n] > epsilon(call.contract.computed_in)) return true;
+    if (!right.visible[n] && wrong.weights.at[n] > 2 * unit_roundoff(call.contract.computed_in)) return true;
   }
   return false;
 }
@@ -248,7 +219,7 @@ void summed_masks(Formula& f) {
     for (bool Conditions::*const condition : conditions_of(*w.call)) {
       find_visible(one, none_but(condition));
       for (std::size_t n = 0; n < one.visible.size(); ++n) {
-        if (!one.visible[n]) w.scores.at[n] = round_to(w.scores.at[n] - largest(type), precision(type));
+        if (!one.visible[n]) w.scores.at[n] = round_to(w.scores.at[n] - largest(type), type);
       }
     }
     std::fill(w.visible.begin(), w.visible.end(), char{1});
@@ -280,7 +251,7 @@ Change rounded_scores(bool scaled_first) {
     f.*step = after(f.*step, [=](Work& w) {
       Numbers& scores = scaled_first ? w.scaled : w.products;
       for (double& x : scores.at) {
-        const double rounded = round_to(x, precision(w.contract.computed_in));
+        const double rounded = round_to(x, w.contract.computed_in);
         if (!std::isfinite(rounded)) x = rounded;
       }
     });
@@ -307,7 +278,7 @@ Change unshifted_exponentials(bool rounded, bool wide_sum) {
       }
     });
     f.softmax = after(f.softmax, [=](Work& w) {
-      const Precision type = precision(w.contract.computed_in);
+      const NumberType type = w.contract.computed_in;
       const Array<double>* sink = find(w.inputs, "sink");
       for_each_row(*w.call, [&](Index b, Index h, Index i) {
         if (w.row_is_empty(b, h, i)) return;

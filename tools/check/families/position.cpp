@@ -9,8 +9,6 @@
 namespace tapehead::check {
 namespace {
 
-using Hypotheses = std::vector<Hypothesis>;
-
 bool begins_before(const Call& call, const char* stage) {
   return find(call.inputs, "projection") || find(call.inputs, "w_query") || find(call.inputs, "w_key") ||
          find(call.inputs, std::string("query") + stage) || find(call.inputs, std::string("key") + stage);

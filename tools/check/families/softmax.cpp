@@ -250,13 +250,11 @@ Change no_rescale(Index tile, Stale stale) {
   };
 }
 
-Precision exponentials_in(NumberType type) {
-  return type == NumberType::f64 ? Precision::f64 : type == NumberType::f16 ? Precision::f16 : Precision::f32;
-}
+NumberType exponentials_in(NumberType type) { return type == NumberType::bf16 ? NumberType::f32 : type; }
 
 // m = max(start, s): exponentials below the smallest number of the type are lost, and 0 / 0 is NaN or 0.
 void weigh_from(Work& w, double start, bool guarded) {
-  const Precision type = exponentials_in(w.contract.computed_in);
+  const NumberType type = exponentials_in(w.contract.computed_in);
   for_each_row(*w.call, [&](Index b, Index h, Index i) {
     if (w.row_is_empty(b, h, i) || !(largest_score(w, b, h, i) < start)) return;
     double total = 0;

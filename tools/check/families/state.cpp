@@ -6,11 +6,10 @@
 
 #include <tools/check/families/hypotheses.h>
 #include <tools/check/families/least_squares.h>
+#include <tools/check/number_types.h>
 
 namespace tapehead::check {
 namespace {
-
-using Hypotheses = std::vector<Hypothesis>;
 
 struct Dropped {
   Numbers keep;  // (B, H, L, S)
@@ -93,7 +92,7 @@ std::optional<Solved> solved_with(const Call& call, const Work& right, double ra
   for_each_row(call, [&](Index b, Index h, Index i) {
     if (!told) return;
     Terms row = terms_of(call, right, b, h, i, 1 / (1 - rate));
-    const auto kept = nearest_sum(row.terms, row.output, digits(call.contract.computed_in));
+    const auto kept = nearest_sum(row.terms, row.output, significand_bits(call.contract.computed_in));
     told = kept.has_value();
     for (std::size_t k = 0; told && k < row.terms.size(); ++k) {
       result.dropped.keep(b, h, i, row.keys[k]) = (*kept)[k];
